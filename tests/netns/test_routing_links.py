@@ -141,3 +141,133 @@ def a_link_that_the_driver_does_not_see_is_down(n):
         n.core.ip("link", "set", "nat", "up")
     expect(wait_until(lambda: link() is True, 10, 0.1), f"the other end is up: {link()}")
     expect(wait_until(lambda: said() == 2, 10, 0.1), f"the log: {n.dut.daemon.log()[-2000:]}")
+
+
+@contextlib.contextmanager
+def with_driver(n, mark, driver):
+    """A NAT between two routers, with routes of the kernel only."""
+    with running(n, mark) as (hosts, instance):
+        expect_equal(instance.stop(), None, "end of the instance before")
+        text = instance.configuration.read_text()
+        for number, side in enumerate(("inside", "outside")):
+            line = next(line for line in text.splitlines() if line.startswith("driver") and f"iface={side}" in line)
+            text = text.replace(line, f'driver = "{driver}{number},iface={side}"')
+        instance.configuration.write_text(text)
+        hosts.access.ip("route", "add", "default", "via", INSIDE)
+        hosts.border.ip("route", "add", POOL, "via", OUTSIDE)
+        begin_again(hosts, instance)
+        yield hosts, instance
+
+
+def begin_again(hosts, instance):
+    """Starts the instance, and waits until it announces the pools."""
+    instance.restart()
+    hosts.nat.ip("route", "replace", "default", "via", BORDER, "dev", "nx-outside")
+    expect(wait_until(lambda: withheld(instance) is None, 15, 0.1), f"announced: {withheld(instance)}")
+
+
+def withheld(instance):
+    return instance.show("status")[0]["announcement"]["withheld"]
+
+
+def a_port_without_its_device_is_down_for_good(n, driver):
+    with with_driver(n, f"gone-{driver.rpartition('_')[2]}", driver) as (hosts, instance), Echo(hosts.server):
+        link = lambda: {port["name"]: port["link_up"] for port in instance.show("interfaces")}["outside"]  # noqa: E731
+
+        def wait_for(is_up, line, what):
+            expect(wait_until(lambda: link() == is_up, 10, 0.1), f"{what}: link {link()}")
+            expect(wait_until(lambda: (withheld(instance) is None) == is_up, 10, 0.1), f"{what}: {withheld(instance)}")
+            expect(wait_until(lambda: line in instance.daemon.log(), 10, 0.1), f"{what}: {instance.daemon.log()[-2000:]}")
+
+        def expect_answers(what):
+            with Flows(hosts.subs, range(5), 0.1, SERVER) as flows:
+                expect(wait_until(lambda: all(flows.seen.values()), 10, 0.1), what)
+
+        expect_answers("at first")
+        hosts.nat.ip("link", "set", "outside", "name", "uplink0")
+        expect_answers("renamed")
+        hosts.border.ip("link", "set", "eth0", "down")
+        wait_for(False, "port outside: the link is down", "renamed, the other end is down")
+        hosts.border.ip("link", "set", "eth0", "up")
+        wait_for(True, "port outside: the link is up", "the other end is up")
+        hosts.border.ip("link", "del", "eth0")
+        wait_for(False, "port outside: its device outside is gone", "gone")
+        connect(hosts.border, "eth0", hosts.nat, "outside")
+        hosts.border.ip("address", "add", f"{BORDER}/24", "dev", "eth0")
+        hosts.border.ip("route", "add", POOL, "via", OUTSIDE)
+        hosts.border.run(["ethtool", "-K", "eth0", "tx", "off"], check=True)
+        hosts.nat.run(["ethtool", "-K", "outside", "gro", "off"], check=True)
+        wait_for(False, "another outside is there now: restart Natrix to use it", "there again")
+        expect_equal(instance.stop(), None, "end of the instance")
+        begin_again(hosts, instance)
+        expect_answers("after the restart")
+
+
+@test("routing_links")
+def a_port_of_af_xdp_without_its_device_is_down_for_good(n):
+    a_port_without_its_device_is_down_for_good(n, "net_af_xdp")
+
+
+@test("routing_links")
+def a_port_of_packet_sockets_without_its_device_is_down(n):
+    a_port_without_its_device_is_down_for_good(n, "net_af_packet")
+
+
+@test("routing_links")
+def a_port_of_packet_sockets_that_others_use_is_left_alone(n):
+    with with_driver(n, "used", "net_af_packet") as (hosts, instance):
+        for host, device in ((hosts.border, "eth0"), (hosts.nat, "outside")):
+            host.sysctl(f"net.ipv6.conf.{device}.disable_ipv6", 0)
+        hosts.border.ip("address", "add", "2001:db8:9::1/64", "dev", "eth0", "nodad")
+        reaches = lambda address: hosts.border.run(["ping", "-c", 1, "-W", 1, address])[0] == 0  # noqa: E731
+        doctor = lambda: next(line for line in instance.doctor().splitlines() if "port outside: kernel" in line)  # noqa: E731
+
+        def wait_for(is_closed, line):
+            chain = lambda: "-outside" in hosts.nat.run(["nft", "list", "tables"])[1]  # noqa: E731
+            expect(wait_until(lambda: chain() == is_closed, 10, 0.1), f"closed, {is_closed}: {instance.daemon.log()[-2000:]}")
+            expect(line in instance.daemon.log(), f"{line}: {instance.daemon.log()[-2000:]}")
+            says = "the kernel does not receive by outside now" if is_closed else "the kernel answers what Natrix answers, too"
+            expect(says in doctor(), f"closed, {is_closed}: {doctor()}")
+
+        closed = "port outside: the kernel itself receives nothing by outside while Natrix runs"
+        wait_for(True, closed)
+        macvlan = ["link", "add", "mv0", "link", "outside", "type", "macvlan", "mode", "bridge"]
+        uses = [
+            ("198.51.100.60", [["address", "add", "198.51.100.60/24", "dev", "outside"]], ["address", "del", "198.51.100.60/24", "dev", "outside"], "has the address 198.51.100.60"),
+            ("2001:db8:9::2", [["address", "add", "2001:db8:9::2/64", "dev", "outside", "nodad"]], ["address", "del", "2001:db8:9::2/64", "dev", "outside"], "has the address 2001:db8:9::2"),
+            ("198.51.100.50", [macvlan, ["address", "add", "198.51.100.50/24", "dev", "mv0"], ["link", "set", "mv0", "up"]], ["link", "del", "mv0"], "is below mv0"),
+        ]
+        for address, add, remove, words in uses:
+            expect(not reaches(address), f"{address} is not there yet")
+            for line in add:
+                hosts.nat.ip(*line)
+            wait_for(False, f"port outside: outside {words}, so the kernel again also receives")
+            expect(wait_until(lambda: reaches(address), 10, 0.1), f"{address} answers")  # noqa: B023
+            # The order does not count.
+            expect_equal(instance.stop(), None, "end of the instance")
+            begin_again(hosts, instance)
+            wait_for(False, f"port outside: outside {words}, so the kernel also receives")
+            expect(reaches(address), f"{address} answers after a restart")
+            count = instance.daemon.log().count(closed)
+            hosts.nat.ip(*remove)
+            wait_for(True, closed)
+            expect_equal(instance.daemon.log().count(closed), count + 1, "lines of the log")
+
+
+@test("routing_links")
+def a_fault_of_a_kernel_device_is_not_called_a_lost_link(n):
+    with with_driver(n, "fault", "net_af_xdp") as (hosts, instance), Echo(hosts.server):
+        with Flows(hosts.subs, range(5), 0.1, SERVER) as flows:
+            expect(wait_until(lambda: all(flows.seen.values()), 10, 0.1), "at first")
+        hosts.nat.ip("address", "del", f"{OUTSIDE}/24", "dev", "nx-outside")
+        hosts.nat.ip("route", "replace", "default", "via", BORDER, "dev", "nx-outside", "onlink")
+        table = lambda: instance.command("show", "routes", "--address", "192.0.2.10")[1]  # noqa: E731
+        expect(wait_until(lambda: f"outside via {BORDER} (kernel device)" in table(), 10, 0.1), f"routes: {table()}")
+        expect("the kernel device of its interface" in table() and "no link" not in table(), f"reason: {table()}")
+        verdict, steps = explained(SimpleNamespace(dut=instance), "udp", "100.64.0.10:5000", "192.0.2.10:53")
+        decision, detail = steps["link"]
+        expect(verdict == "outbound" and "kernel device" in decision and "sent all the same" in detail, f"why: {verdict}, {steps}")
+        with Flows(hosts.subs, range(5), 0.1, SERVER) as flows:
+            expect(wait_until(lambda: all(flows.seen.values()), 10, 0.1), "it is sent all the same")
+        hosts.border.ip("link", "set", "eth0", "down")
+        expect(wait_until(lambda: f"outside via {BORDER} (no link)" in table(), 10, 0.1), f"without link: {table()}")

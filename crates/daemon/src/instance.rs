@@ -6,7 +6,6 @@ use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
@@ -23,6 +22,8 @@ use nat::view::Query;
 use wire::ethernet::MacAddress;
 
 use crate::audit::Audit;
+use crate::below::Below;
+use crate::below::LinkBelow;
 use crate::change::Live;
 use crate::clock::Clock;
 use crate::event_log::EventLogView;
@@ -119,8 +120,7 @@ pub struct Instance {
     /// The latest lookups of the process for SNMP, over all its connections.
     pub(crate) recorded_of_snmp: Mutex<Recorded>,
     routing: OnceLock<Arc<Routing>>,
-    /// By port: the device of the kernel below it, if any, has no link.
-    no_link_below: Mutex<Vec<bool>>,
+    below: Mutex<Below>,
 }
 
 /// Takes a lock even if a thread panicked while holding it: the guarded data is consistent at any
@@ -132,6 +132,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Instance {
     /// An instance whose workers answer `askers`, in order.
     pub fn new(description: Description, shared: Arc<Shared>, clock: Clock, askers: Vec<Asker>) -> Instance {
+        let below = Below::of(description.ports.iter().map(|port| port.driver.as_str()));
         Instance {
             description,
             shared: Mutex::new(shared),
@@ -147,7 +148,7 @@ impl Instance {
             audit: OnceLock::new(),
             recorded_of_snmp: Mutex::default(),
             routing: OnceLock::new(),
-            no_link_below: Mutex::default(),
+            below: Mutex::new(below),
         }
     }
 
@@ -227,21 +228,16 @@ impl Instance {
         self.routing.get()
     }
 
-    /// Names of the devices of the kernel that ports are on top of (AF_XDP, packet sockets).
-    pub(crate) fn devices_below(&self) -> impl Iterator<Item = Option<&str>> {
-        self.description.ports.iter().map(|port| port.driver.split(',').find_map(|word| word.strip_prefix("iface=")))
-    }
-
-    /// Sets which devices of the kernel have no link. Drivers on top of one report it as up.
-    pub(crate) fn set_without_link(&self, names: &HashSet<String>) {
-        let below = self.devices_below().map(|name| name.is_some_and(|name| names.contains(name)));
-        *lock(&self.no_link_below) = below.collect();
+    /// The devices of the kernel that ports are on top of.
+    pub(crate) fn below(&self) -> MutexGuard<'_, Below> {
+        lock(&self.below)
     }
 
     /// By port: whether it has link, by its driver (`by_driver`) and by the kernel.
     pub(crate) fn ports_up(&self, by_driver: &[bool]) -> Vec<bool> {
-        let below = lock(&self.no_link_below);
-        let is_up = |(port, is_up): (usize, &bool)| *is_up && below.get(port) != Some(&true);
+        let below = self.below();
+        let has_link = |port| below.port(port).is_none_or(|(_, link)| link == LinkBelow::Up);
+        let is_up = |(port, is_up): (usize, &bool)| *is_up && has_link(port);
         by_driver.iter().enumerate().map(is_up).collect()
     }
 

@@ -12,6 +12,7 @@
 
 pub mod adoption;
 pub mod audit;
+mod below;
 pub mod change;
 pub mod clock;
 pub mod crossing;

@@ -2,7 +2,6 @@
 
 use core::fmt::Write as _;
 use std::collections::BTreeSet;
-use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::io::Read;
@@ -24,6 +23,7 @@ use packet_io::PortIndex;
 use wire::ethernet::MacAddress;
 
 use crate::audit::Audit;
+use crate::below::Seen;
 use crate::change::Live;
 use crate::clock::Clock;
 use crate::event_log;
@@ -294,7 +294,7 @@ fn start_keeper(instance: &Arc<Instance>, kernel: (Devices, Record), log: Log) -
     let routing = Arc::new(Routing::new(&instance.shared()));
     instance.set_routing(Arc::clone(&routing));
     let (of_shared, of_health) = (Arc::clone(instance), Arc::clone(instance));
-    let health = move |without_link: &HashSet<String>| {
+    let health = move |seen: &Seen| {
         let snapshots = of_health.snapshots();
         let refuses = of_health.shared().settings().events.back_pressure == BackPressure::Refuse;
         let failed = || {
@@ -303,13 +303,14 @@ fn start_keeper(instance: &Arc<Instance>, kernel: (Devices, Record), log: Log) -
             })
         };
         let ports_up = snapshots.as_ref().ok().and_then(|all| all.first()).map(|one| one.ports_up.clone());
-        of_health.set_without_link(without_link);
+        of_health.below().take(seen);
         let ports_up = of_health.ports_up(&ports_up.unwrap_or_default());
         let is_up = |link: &InterfaceLink| ports_up.get(link.port.index()).copied().unwrap_or(false);
         Health {
             now: of_health.clock.now(),
             interfaces_up: of_health.description.links.iter().map(is_up).collect(),
             ports_up,
+            devices_below: of_health.below().indexes().collect(),
             devices_down: BTreeSet::new(),
             devices_down6: BTreeSet::new(),
             workers_alive: snapshots.is_ok(),

@@ -6,7 +6,8 @@
 //! with `ip_forward` it would forward packets of subscribers untranslated. A chain of nftables at
 //! the ingress of the port drops all frames behind the packet sockets. Its table belongs to a
 //! socket of this process (NFT_TABLE_F_OWNER, since Linux 5.12), so it goes with the process,
-//! however that ends.
+//! however that ends. The hook comes before VLAN devices and bridges, so a device that anybody else
+//! uses is left alone: somebody may have come by it.
 
 use core::net::IpAddr;
 use std::io;
@@ -17,20 +18,27 @@ use netlink_sys::Socket;
 use netlink_sys::SocketAddr;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
+use crate::below::driver_of;
 use crate::kernel::netlink;
+use crate::kernel::netlink::DeviceAddress;
+use crate::kernel::netlink::DeviceLink;
+use crate::kernel::netlink::HEADER;
 use crate::kernel::netlink::Netlink;
+use crate::kernel::netlink::attributes;
+use crate::kernel::netlink::half;
 use crate::kernel::netlink::messages;
-use crate::kernel::setup::index_of;
 use crate::log::Log;
 
 /// Drivers that read copies of what the kernel receives.
-const DRIVERS: [&str; 2] = ["net_af_packet", "net_pcap"];
+pub(crate) const DRIVERS_OF_COPIES: [&str; 2] = ["net_af_packet", "net_pcap"];
 
 /// Numbers of `linux/netfilter/nfnetlink.h` and `linux/netfilter/nf_tables.h`.
 const BATCH_BEGIN: u16 = 0x10;
 const BATCH_END: u16 = 0x11;
 const NFTABLES: u16 = 10;
 const NEW_TABLE: u16 = NFTABLES << 8;
+const GET_TABLE: u16 = NFTABLES << 8 | 1;
+const DELETE_TABLE: u16 = NFTABLES << 8 | 2;
 const NEW_CHAIN: u16 = NFTABLES << 8 | 3;
 const FAMILY_NETDEV: u8 = 5;
 const TABLE_NAME: u16 = 1;
@@ -49,26 +57,49 @@ const DROP: u32 = 0;
 const NESTED: u16 = 0x8000;
 /// Flags of a request: request, acknowledge, exclusive and create (`linux/netlink.h`).
 const REQUEST: u16 = 1;
-const MAKE: u16 = REQUEST | 4 | 0x200 | 0x400;
+const ACKNOWLEDGE: u16 = 4;
+const DUMP: u16 = 0x300;
+const MAKE: u16 = REQUEST | ACKNOWLEDGE | 0x200 | 0x400;
 const KIND_ERROR: u16 = 2;
+const KIND_DONE: u16 = 3;
 
-/// Ports that the kernel's own stack does not receive from. It does again when this is dropped.
+/// Keeps the kernel's own stack from receiving by ports. It does again when this is dropped.
 pub struct Ingress {
     /// Owns the tables.
-    _socket: Socket,
+    socket: Option<Socket>,
+    ports: Vec<Copying>,
+    log: Log,
+}
+
+/// A port that reads copies.
+#[derive(Debug)]
+struct Copying {
+    port: String,
+    device: String,
+    /// None: nothing was done yet.
+    state: Option<State>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The kernel receives nothing.
+    Closed,
+    /// Somebody else uses the device.
+    LeftAlone,
+    /// The chain could not be made.
+    Failed,
 }
 
 impl core::fmt::Debug for Ingress {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Ingress")
+        f.debug_struct("Ingress").field("ports", &self.ports).finish_non_exhaustive()
     }
 }
 
 /// The device that a port reads copies from; None: another driver.
 pub fn copied_from(port: &Port) -> Option<&str> {
-    let mut words = port.driver.split(',');
-    let driver = words.next().unwrap_or_default().trim_end_matches(|digit: char| digit.is_ascii_digit());
-    words.find_map(|word| word.strip_prefix("iface=")).filter(|_| DRIVERS.contains(&driver))
+    let (driver, mut named) = driver_of(&port.driver);
+    named.next().filter(|_| DRIVERS_OF_COPIES.contains(&driver))
 }
 
 /// The ports of a configuration with a device in the kernel that read copies, each with the device
@@ -82,33 +113,133 @@ pub fn copying_ports(config: &Config) -> impl Iterator<Item = (&Port, &str)> {
     })
 }
 
-/// Stops the kernel's own stack from receiving by these ports. A port with an IPv4 address of its
-/// own is left alone: somebody may have come by it.
-pub fn close(config: &Config, log: Log) -> Option<Ingress> {
-    let mut socket = None;
-    for (port, device) in copying_ports(config) {
-        let name = &port.name;
-        match addresses_of(device) {
-            Ok(own) if !own.is_empty() => {
-                let own: Vec<String> = own.iter().map(ToString::to_string).collect();
-                log.warn(&format_args!(
-                    "port {name}: {device} has the address {}, so the kernel also answers and forwards what comes \
-                     there; remove it with ip address flush dev {device}, and start Natrix again",
-                    own.join(", ")
-                ));
-                continue;
-            }
-            _ => {}
+impl Ingress {
+    /// Stops the kernel's own stack from receiving by the ports of a configuration that read
+    /// copies. None: there are none.
+    pub fn begin(config: &Config, log: Log) -> Option<Ingress> {
+        let copying =
+            |(port, device): (&Port, &str)| Copying { port: port.name.clone(), device: device.to_owned(), state: None };
+        let ports: Vec<Copying> = copying_ports(config).map(copying).collect();
+        if ports.is_empty() {
+            return None;
         }
-        let done = open(&mut socket).and_then(|socket| drop_all(socket, device));
-        if let Err(error) = done {
-            log.warn(&format_args!(
-                "port {name}: the kernel also answers and forwards what comes by {device}: its chain of nftables \
-                 cannot be made: {error}; load the module nf_tables (Linux 5.12 or newer), or use net_af_xdp"
-            ));
+        let mut ingress = Ingress { socket: None, ports, log };
+        let read = || {
+            let mut socket = Netlink::open(&[])?;
+            let (mut links, mut addresses) = (Vec::new(), Vec::new());
+            socket.dump(netlink::all_links(), |message| links.extend(netlink::device_link(&message)))?;
+            socket.dump(netlink::all_addresses(), |message| addresses.extend(netlink::device_address(&message)))?;
+            io::Result::Ok((links, addresses))
+        };
+        // The next look knows more.
+        if let Ok((links, addresses)) = read() {
+            ingress.look(&links, &addresses);
+        }
+        Some(ingress)
+    }
+
+    /// Follows what the kernel has. A device that somebody else uses, too, is left alone.
+    pub fn look(&mut self, links: &[DeviceLink], addresses: &[DeviceAddress]) {
+        for port in &mut self.ports {
+            // One that is gone took its chain along.
+            let Some(device) = links.iter().find(|link| link.name == port.device) else { continue };
+            let (name, device_name) = (&port.port, &port.device);
+            let users = users(device, links, addresses);
+            let before = port.state;
+            if !users.is_empty() {
+                port.state = Some(State::LeftAlone);
+                if before == port.state {
+                    continue;
+                }
+                let mut again = "";
+                if before == Some(State::Closed) {
+                    again = "again ";
+                    if let Err(error) = self.socket.as_ref().map_or(Ok(()), |socket| admit_all(socket, device_name)) {
+                        port.state = before;
+                        self.log.warn(&format_args!(
+                            "port {name}: {device_name} {}, but the kernel still drops what comes there: {error}; \
+                             remove that, or restart Natrix",
+                            users.join(" and ")
+                        ));
+                        continue;
+                    }
+                }
+                self.log.warn(&format_args!(
+                    "port {name}: {device_name} {}, so the kernel {again}also receives, answers and forwards what comes \
+                     there; remove that: ip address flush dev {device_name}, ip link del, or ip link set {device_name} \
+                     nomaster",
+                    users.join(" and ")
+                ));
+            } else if !matches!(before, Some(State::Closed | State::Failed)) {
+                let done = open(&mut self.socket).and_then(|socket| drop_all(socket, device_name));
+                port.state = Some(if done.is_ok() { State::Closed } else { State::Failed });
+                match done {
+                    Ok(()) => self.log.info(&format_args!(
+                        "port {name}: the kernel itself receives nothing by {device_name} while Natrix runs: the nftables \
+                         table {} drops it behind the packet sockets",
+                        table_of(device_name)
+                    )),
+                    Err(error) => self.log.warn(&format_args!(
+                        "port {name}: the kernel also answers and forwards what comes by {device_name}: its chain of \
+                         nftables cannot be made: {error}; load the module nf_tables (Linux 5.12 or newer), or use \
+                         net_af_xdp"
+                    )),
+                }
+            }
         }
     }
-    socket.map(|socket| Ingress { _socket: socket })
+}
+
+/// What else uses a device: what it has, or is.
+fn users(device: &DeviceLink, links: &[DeviceLink], addresses: &[DeviceAddress]) -> Vec<String> {
+    let own = addresses.iter().filter(|own| own.device == device.index && is_reached(own.address));
+    let own = own.map(|own| format!("has the address {}", own.address));
+    let above = links.iter().filter(|link| link.lower == Some(device.index));
+    let above = above.map(|link| format!("is below {}", link.name));
+    let master = links.iter().filter(|link| Some(link.index) == device.master && !link.is_vrf);
+    let master = master.map(|link| format!("is part of {}", link.name));
+    own.chain(above).chain(master).collect()
+}
+
+/// Whether somebody farther away may use an address. Those of the link, the kernel makes itself.
+pub fn is_reached(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => !address.is_unicast_link_local() && !address.is_multicast(),
+    }
+}
+
+/// Whether a running instance keeps the kernel from receiving by a device.
+///
+/// # Errors
+/// The kernel does not say, as to users without CAP_NET_ADMIN.
+pub fn is_closed(device: &str) -> io::Result<bool> {
+    let mut socket = None;
+    let socket = open(&mut socket)?;
+    socket.send_to(&message(GET_TABLE, REQUEST | DUMP, (FAMILY_NETDEV, 0), &[]), &SocketAddr::new(0, 0), 0)?;
+    let mut found = false;
+    loop {
+        let (bytes, _) = socket.recv_from_full()?;
+        for message in messages(&bytes) {
+            match (half(message, 4), error_in(message)) {
+                (KIND_DONE, _) => return Ok(found),
+                (_, Some(code)) => return Err(io::Error::from_raw_os_error(code)),
+                (NEW_TABLE, _) => {
+                    let mut names = attributes(message.get(HEADER + 4..).unwrap_or_default());
+                    let name = names.find(|(kind, _)| *kind == TABLE_NAME).map_or(&[][..], |(_, name)| name);
+                    found |= is_table_of(name, device);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether a table, by its name with a zero at the end, is that of an instance for a device.
+fn is_table_of(name: &[u8], device: &str) -> bool {
+    let name = core::str::from_utf8(name).unwrap_or_default().trim_end_matches('\0');
+    let number = name.strip_prefix("natrix-").and_then(|rest| rest.split_once('-'));
+    number.is_some_and(|(process, of)| of == device && process.bytes().all(|digit| digit.is_ascii_digit()))
 }
 
 fn open(socket: &mut Option<Socket>) -> io::Result<&mut Socket> {
@@ -121,28 +252,32 @@ fn open(socket: &mut Option<Socket>) -> io::Result<&mut Socket> {
     socket.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// The IPv4 addresses of a device.
-///
-/// # Errors
-/// There is no such device, or the kernel does not answer.
-pub fn addresses_of(device: &str) -> io::Result<Vec<IpAddr>> {
-    let mut socket = Netlink::open(&[])?;
-    let index = index_of(&mut socket, device)?;
-    let mut found = Vec::new();
-    socket.dump(netlink::all_addresses(), |message| {
-        let own = netlink::device_address(&message).filter(|own| own.device == index && own.address.is_ipv4());
-        found.extend(own.map(|own| own.address));
-    })?;
-    Ok(found)
+fn table_of(device: &str) -> String {
+    format!("natrix-{}-{device}", std::process::id())
 }
 
 /// Drops all that comes by a device, behind the packet sockets.
-fn drop_all(socket: &mut Socket, device: &str) -> io::Result<()> {
-    let table = format!("natrix-{}-{device}", std::process::id());
-    socket.send_to(&batch(&table, device), &SocketAddr::new(0, 0), 0)?;
+fn drop_all(socket: &Socket, device: &str) -> io::Result<()> {
+    carry_out(socket, &batch(&table_of(device), device), 2)
+}
+
+/// Lets the kernel receive by a device again.
+fn admit_all(socket: &Socket, device: &str) -> io::Result<()> {
+    let table = attribute(TABLE_NAME, &text(&table_of(device)));
+    let batch = [
+        message(BATCH_BEGIN, REQUEST, (0, NFTABLES), &[]),
+        message(DELETE_TABLE, REQUEST | ACKNOWLEDGE, (FAMILY_NETDEV, 0), &table),
+        message(BATCH_END, REQUEST, (0, NFTABLES), &[]),
+    ];
+    carry_out(socket, &batch.concat(), 1)
+}
+
+/// Sends a batch in which so many messages ask for an answer.
+fn carry_out(socket: &Socket, batch: &[u8], wanted: usize) -> io::Result<()> {
+    socket.send_to(batch, &SocketAddr::new(0, 0), 0)?;
     // The kernel has answered before it returns from the call.
     let mut answers = 0;
-    while answers < 2 {
+    while answers < wanted {
         let (bytes, _) = match socket.recv_from_full() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
             received => received?,
@@ -234,9 +369,46 @@ mod tests {
         let port = vec![("in".to_owned(), "eth1".to_owned())];
         assert_eq!(found("net_af_packet0,iface=eth1,qpairs=2", device), port);
         assert_eq!(found("net_pcap0,iface=eth1", device), port);
+        assert_eq!(found("net_pcap0,rx_iface=eth1,tx_iface=eth1", device), port);
+        assert_eq!(found("net_pcap0,tx_iface=eth1,rx_iface_in=eth1", device), port);
         assert_eq!(found("net_af_packet0,iface=eth1", ""), [], "the kernel has no other way to hear anything");
         assert_eq!(found("net_af_xdp0,iface=eth1", device), [], "its program takes the frames");
         assert_eq!(found("net_tap0,iface=eth1", device), []);
+    }
+
+    #[test]
+    fn a_device_that_others_use_is_known() {
+        use crate::kernel::netlink::AddressCheck;
+        let link = |index: u32, name: &str| DeviceLink { index, name: name.to_owned(), ..DeviceLink::default() };
+        let address = |device: u32, address: &str| DeviceAddress {
+            device,
+            address: address.parse().unwrap(),
+            prefix_length: 24,
+            is_of_natrix: false,
+            check: AddressCheck::Done,
+        };
+        let port = link(7, "eth1");
+        let above = DeviceLink { lower: Some(7), ..link(8, "eth1.50") };
+        let elsewhere = DeviceLink { lower: Some(6), ..link(9, "mv0") };
+        let all = [port.clone(), above, elsewhere, link(10, "br0"), DeviceLink { is_vrf: true, ..link(11, "red") }];
+        assert_eq!(users(&port, &all[..1], &[address(6, "192.0.2.1"), address(7, "fe80::1")]), [""; 0]);
+        assert_eq!(users(&port, &all, &[]), ["is below eth1.50"]);
+        let own = [address(7, "192.0.2.1"), address(7, "2001:db8::1")];
+        assert_eq!(users(&port, &[], &own), ["has the address 192.0.2.1", "has the address 2001:db8::1"]);
+        assert_eq!(users(&DeviceLink { master: Some(10), ..port.clone() }, &all[2..], &[]), ["is part of br0"]);
+        assert_eq!(
+            users(&DeviceLink { master: Some(11), ..port }, &all[2..], &[]),
+            [""; 0],
+            "a VRF takes nothing away"
+        );
+    }
+
+    #[test]
+    fn tables_of_instances_are_known_by_their_names() {
+        assert!(is_table_of(b"natrix-123-eth1\0", "eth1"));
+        assert!(is_table_of(b"natrix-123-br-lan\0", "br-lan"));
+        assert!(!is_table_of(b"natrix-123-eth11\0", "eth1"));
+        assert!(!is_table_of(b"natrix-local\0", "local"));
     }
 
     #[test]

@@ -27,13 +27,16 @@ mod route;
 
 pub use device::AddressCheck;
 pub use device::DeviceAddress;
+pub use device::DeviceLink;
 pub use device::address;
 pub use device::all_addresses;
 pub use device::all_links;
 pub use device::device_address;
+pub use device::device_link;
+pub use device::device_of;
 pub use device::own_arp_only;
+pub use device::removed_device;
 pub use device::station;
-pub use device::without_link;
 pub(super) use message::HEADER;
 pub(super) use message::attributes;
 pub(super) use message::half;

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 
@@ -29,7 +30,6 @@ use packet_io::tap::Tap;
 use rustix::io::Errno;
 use wire::ethernet::MacAddress;
 
-use crate::kernel::ingress;
 use crate::kernel::ingress::Ingress;
 use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
@@ -81,8 +81,8 @@ pub struct Devices {
     pub stations: HashMap<u32, MacAddress>,
     /// The kernel's table of the routes of these interfaces, by the configuration.
     pub tables: HashMap<InterfaceId, u32>,
-    /// Ports that the kernel's own stack does not receive from meanwhile.
-    pub ingress: Option<Arc<Ingress>>,
+    /// Ports that the kernel's own stack must not receive from.
+    pub ingress: Option<Arc<Mutex<Ingress>>>,
 }
 
 impl Devices {
@@ -188,7 +188,7 @@ impl Devices {
             devices.tables.extend(table.map(|table| (id, table)));
         }
         devices.remove_old_vlans(log);
-        devices.ingress = ingress::close(config, log).map(Arc::new);
+        devices.ingress = Ingress::begin(config, log).map(Mutex::new).map(Arc::new);
         warn_of_neighbours(config, log);
         Ok(devices)
     }

@@ -110,6 +110,8 @@ pub struct Health {
     pub ports_up: Vec<bool>,
     /// By interface: whether its port has link.
     pub interfaces_up: Vec<bool>,
+    /// Devices of the kernel that ports are on top of.
+    pub devices_below: BTreeSet<u32>,
     /// Interfaces whose device of the kernel is down, gone, or without an address of IPv4.
     pub devices_down: BTreeSet<InterfaceId>,
     /// Interfaces whose device is so, or lacks an address of IPv6.
@@ -230,6 +232,7 @@ mod tests {
             now: nat::Instant::default(),
             ports_up: vec![true, true],
             interfaces_up: vec![true, true],
+            devices_below: BTreeSet::new(),
             devices_down: BTreeSet::new(),
             devices_down6: BTreeSet::new(),
             workers_alive: true,

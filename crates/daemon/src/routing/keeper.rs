@@ -2,8 +2,8 @@
 //!
 //! Messages of the kernel may get lost when they come faster than they are read. The socket says so
 //! (ENOBUFS). Then older messages are taken in, and all routes are read and compared. The
-//! same happens once in a while and whenever a device changes, because the kernel removes routes of
-//! a device that goes down without a word. What the comparison finds is counted.
+//! same happens once in a while and whenever a device of Natrix changes, because the kernel removes
+//! routes of a device that goes down without a word. What the comparison finds is counted.
 //!
 //! A million routes take seconds to compare. So whatever takes long is done in pieces, and between
 //! them the thread looks at links ([`Follower::look_if_due`]): a pool whose link has gone is
@@ -36,6 +36,7 @@ use rustix::event::PollFlags;
 use rustix::event::Timespec;
 use rustix::event::poll;
 
+use crate::below::Seen;
 use crate::instance::lock;
 use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
@@ -70,8 +71,8 @@ pub(crate) use devices::addresses_of;
 const COMPARE_INTERVAL: Duration = Duration::from_secs(10);
 /// Least time between two comparisons that messages about single routes and next hops ask for.
 const COMPARE_PAUSE: Duration = Duration::from_millis(300);
-/// Time after a loss in which older messages are taken in before all routes are compared.
-const MADE_GOOD_WITHIN: Duration = Duration::from_secs(1);
+/// Time in which messages that wait are taken in before all routes are compared.
+const TAKEN_IN_WITHIN: Duration = Duration::from_secs(1);
 /// Time between two looks at ports and pools.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// Looks after which the addresses of new devices are no longer repeated: about a minute.
@@ -93,10 +94,10 @@ impl Drop for Keeper {
     }
 }
 
-/// Reports the health. Gets the names of the kernel's devices without link.
-trait Asked: Fn(&HashSet<String>) -> Health + Send {}
+/// Reports the health. Gets what was seen of the kernel's devices.
+trait Asked: Fn(&Seen) -> Health + Send {}
 
-impl<F: Fn(&HashSet<String>) -> Health + Send> Asked for F {}
+impl<F: Fn(&Seen) -> Health + Send> Asked for F {}
 
 static NOTHING: BTreeSet<Served> = BTreeSet::new();
 
@@ -114,9 +115,14 @@ struct Follower {
     /// Messages of links and addresses.
     links: Netlink,
     carrier: HashMap<PortIndex, bool>,
-    /// Names of all devices of the kernel without link. Drivers on top of such a device report it
-    /// as up.
-    without_link: HashSet<String>,
+    /// The devices of the kernel.
+    seen: Seen,
+    /// Those that ports are on top of.
+    below: BTreeSet<u32>,
+    /// Those that devices of Natrix are part of.
+    masters: BTreeSet<u32>,
+    /// A device has changed since all were read.
+    reads_links: bool,
     /// What is wrong with devices of interfaces.
     faults: BTreeMap<InterfaceId, DeviceFault>,
     /// When addresses that other stations had were last tried again.
@@ -156,15 +162,15 @@ struct Follower {
 
 impl Keeper {
     /// Starts the thread. When it returns, the workers have all routes of the configuration.
-    /// `health` gets the names of the kernel's devices without link. `record` is of what earlier
-    /// processes of this instance have announced.
+    /// `health` gets what was seen of the kernel's devices. `record` is of what earlier processes
+    /// of this instance have announced.
     ///
     /// # Errors
     /// The system refuses a socket or the thread.
-    pub fn start(
+    pub(crate) fn start(
         routing: Arc<Routing>,
         shared: impl Fn() -> Arc<Shared> + Send + 'static,
-        health: impl Fn(&HashSet<String>) -> Health + Send + 'static,
+        health: impl Fn(&Seen) -> Health + Send + 'static,
         (devices, record): (Devices, Record),
         log: Log,
     ) -> io::Result<Keeper> {
@@ -206,7 +212,10 @@ impl Follower {
             socket: Netlink::open(&[])?,
             links: Netlink::open(&[netlink::LINKS, netlink::ADDRESSES, netlink::ADDRESSES6])?,
             carrier: HashMap::new(),
-            without_link: HashSet::new(),
+            seen: Seen::default(),
+            below: BTreeSet::new(),
+            masters: BTreeSet::new(),
+            reads_links: false,
             faults: BTreeMap::new(),
             checked_at: None,
             objects: NextHopObjects::default(),
@@ -235,6 +244,7 @@ impl Follower {
         let mut compare_at = Instant::now();
         let mut compare_soonest = compare_at;
         let mut lost_at: Option<Instant> = None;
+        let mut due_since: Option<Instant> = None;
         while !stop.load(Ordering::Relaxed) {
             let received = self.take_messages(&mut monitor);
             self.take_settings();
@@ -249,12 +259,20 @@ impl Follower {
                 lost_at.get_or_insert(now);
                 self.announces_again = true;
             }
-            // The kernel reports a loss ahead of older messages. They would undo what a
-            // comparison corrects, so they are taken in first. Under a flood that takes too long.
+            // Messages that wait are older than what a comparison reads, and would undo what it
+            // corrects, so they are taken in first. Under a flood that takes too long.
             let is_empty = matches!(received, Ok(false));
-            let makes_good = lost_at.is_some_and(|at| is_empty || now.duration_since(at) > MADE_GOOD_WITHIN);
+            let has_waited = |since: Option<Instant>| {
+                since.is_some_and(|since| is_empty || now.duration_since(since) > TAKEN_IN_WITHIN)
+            };
+            // The kernel reports a loss ahead of older messages.
+            let makes_good = has_waited(lost_at);
             let is_time = now >= compare_at || self.compares_soon && now >= compare_soonest;
-            if makes_good || self.compares_now || is_time {
+            if self.compares_now || is_time {
+                due_since.get_or_insert(now);
+            }
+            if makes_good || has_waited(due_since) {
+                due_since = None;
                 if makes_good {
                     lost_at = (!is_empty).then_some(now);
                 }
@@ -335,23 +353,42 @@ impl Follower {
     /// Looks if a device has changed, or if it is time. Called between the pieces of all that may
     /// take long, so it takes up nothing of the kind itself.
     fn look_if_due(&mut self) {
-        let mut has_changed = false;
-        let received = self.links.receive_bytes(|_| has_changed = true);
+        let mut devices = Vec::new();
+        let mut removed = Vec::new();
+        let received = self.links.receive_bytes(|message| {
+            devices.extend(netlink::device_of(message));
+            removed.extend(netlink::removed_device(message));
+        });
         // Some were lost: all devices are read.
-        has_changed |= received.is_err();
-        if has_changed {
+        let is_lost = received.is_err();
+        // The kernel removes routes of a device without a word, but only these are used.
+        let has_moved = is_lost || devices.iter().any(|device| self.is_of_routes(*device));
+        let is_seen_now = has_moved || devices.iter().any(|device| self.below.contains(device));
+        self.seen.removed.extend(removed);
+        self.compares_now |= has_moved;
+        // Other devices, such as those of containers, may come and go all the time.
+        self.reads_links |= !devices.is_empty();
+        let is_time = Instant::now() >= self.look_at;
+        if is_seen_now || is_time && self.reads_links {
             self.read_links();
-            self.compares_now = true;
         }
-        if has_changed || Instant::now() >= self.look_at {
+        if is_seen_now || is_time {
             self.look();
             self.look_at = Instant::now() + LOOK_INTERVAL;
         }
     }
 
+    /// Whether a device, by the kernel's number, is one of Natrix or a VRF device that one is in.
+    fn is_of_routes(&self, device: u32) -> bool {
+        let is_own = self.devices.interfaces.iter().any(|(_, own)| *own == device);
+        is_own || self.masters.contains(&device)
+    }
+
     /// What changes without a message: links of ports, and the pools' health.
     fn look(&mut self) {
-        let mut health = (self.health)(&self.without_link);
+        let mut health = (self.health)(&self.seen);
+        self.seen.removed.clear();
+        self.below.clone_from(&health.devices_below);
         let faults = || self.faults.iter().filter(|(_, fault)| !fault.is_harmless());
         health.devices_down6 = faults().map(|(interface, _)| *interface).collect();
         let down = faults().filter(|(_, fault)| !fault.is_of_ipv6());

@@ -4,7 +4,6 @@ use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use core::time::Duration;
 use std::collections::BTreeSet;
-use std::collections::HashSet;
 use std::fs;
 use std::io::BufRead;
 use std::io::BufReader;
@@ -53,8 +52,11 @@ use super::begin_change;
 use super::change_subject;
 use super::end_change;
 use super::lookup_of;
+use super::ticker::PortLink;
 use super::ticker::report_links;
 use crate::audit::Audit;
+use crate::below::LinkBelow;
+use crate::below::Seen;
 use crate::change::Live;
 use crate::clock::Clock;
 use crate::fleet::Fleet;
@@ -63,6 +65,7 @@ use crate::fleet::ThreadOptions;
 use crate::instance::Description;
 use crate::instance::Instance;
 use crate::instance::PortDescription;
+use crate::kernel::netlink::DeviceLink;
 use crate::links::InterfaceLink;
 use crate::log::Log;
 use crate::mailbox::mailbox;
@@ -801,9 +804,15 @@ fn a_link_that_the_kernel_says_is_down_is_down_and_logged_once() {
     };
     let shared = Arc::new(nat::Shared::new(settings(), 1).expect("memory"));
     let instance = Instance::new(description, shared, Clock::start(), Vec::new());
-    assert_eq!(instance.devices_below().collect::<Vec<_>>(), [None, Some("eth7")]);
+    let link = |index: u32, name: &str, is_running: bool| DeviceLink {
+        index,
+        name: name.to_owned(),
+        is_running,
+        ..DeviceLink::default()
+    };
+    let look = |links: Vec<DeviceLink>| instance.below().take(&Seen { links: Some(links), removed: Vec::new() });
     let written = Written::default();
-    let mut before = vec![true, true];
+    let mut before = vec![PortLink { is_up: true, below: LinkBelow::Up }; 2];
     let mut tick = |by_driver: [bool; 2]| {
         let now = instance.ports_up(&by_driver);
         let log = Log::new(config::LogLevel::Info);
@@ -815,17 +824,26 @@ fn a_link_that_the_kernel_says_is_down_is_down_and_logged_once() {
     };
     let (now, lines, _) = tick([true, true]);
     assert_eq!((now, lines), (vec![true, true], 0));
-    instance.set_without_link(&["eth7".to_owned(), "eth8".to_owned()].into());
+    look(vec![link(7, "eth7", false), link(8, "eth8", false)]);
     let (now, lines, said) = tick([true, true]);
     assert_eq!((now, lines), (vec![true, false], 1), "{said}");
     assert!(said.contains("WARN") && said.contains("port wan") && said.contains("the link is down"), "{said}");
     assert_eq!(tick([true, true]).1, 0, "it is still down");
     let (now, lines, said) = tick([false, true]);
     assert_eq!((now, lines), (vec![false, false], 1), "{said}");
-    instance.set_without_link(&HashSet::new());
+    look(vec![link(7, "eth7", true)]);
     let (now, lines, said) = tick([true, true]);
     assert_eq!((now, lines), (vec![true, true], 2), "{said}");
     assert!(said.contains("INFO") && said.contains("the link is up"), "{said}");
+    look(vec![link(8, "eth8", true)]);
+    let (now, lines, said) = tick([true, true]);
+    assert_eq!((now, lines), (vec![true, false], 1), "{said}");
+    assert!(said.contains("WARN") && said.contains("port wan") && said.contains("its device eth7 is gone"), "{said}");
+    look(vec![link(9, "eth7", true)]);
+    let (now, lines, said) = tick([true, true]);
+    assert_eq!((now, lines), (vec![true, false], 1), "{said}");
+    assert!(said.contains("restart Natrix to use it"), "{said}");
+    assert_eq!(tick([true, true]).1, 0, "said once");
 }
 
 #[test]

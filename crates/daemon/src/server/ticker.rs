@@ -6,7 +6,6 @@ use core::net::Ipv6Addr;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::thread;
@@ -20,6 +19,8 @@ use nat::verdict::VerdictKind;
 
 use super::log_watch::LogWatch;
 use super::numbers::packets_of;
+use crate::below::LinkBelow;
+use crate::below::Seen;
 use crate::instance::Instance;
 use crate::instance::Rates;
 use crate::ipv6::Conflict6;
@@ -67,8 +68,8 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
     let mut before: Vec<Snapshot> = Vec::new();
     let mut silent: Option<String> = None;
     let mut log_watch = LogWatch::default();
-    let mut links: Vec<bool> = instance.description.ports.iter().map(|_| true).collect();
-    let mut below = Below::default();
+    let mut links = vec![PortLink { is_up: true, below: LinkBelow::Up }; instance.description.ports.len()];
+    let mut below = LookBelow::default();
     let steps = PERIOD.as_millis() / STEP.as_millis();
     while !stop.load(Ordering::Relaxed) {
         match instance.snapshots() {
@@ -130,41 +131,64 @@ fn report(instance: &Instance, log: Log, snapshot: &Snapshot) {
 
 /// A line of the log for each port whose link has changed since the tick before, so no more than
 /// one a second. At the start, links count as up.
-pub(super) fn report_links(instance: &Instance, log: Log, now: &[bool], before: &mut [bool]) {
-    for ((port, is_up), was_up) in instance.description.ports.iter().zip(now).zip(before) {
-        match (*was_up, *is_up) {
-            (true, false) => log.warn(&format_args!("port {}: the link is down", port.name)),
-            (false, true) => log.info(&format_args!("port {}: the link is up", port.name)),
+pub(super) fn report_links(instance: &Instance, log: Log, now: &[bool], before: &mut [PortLink]) {
+    let all_below = instance.below();
+    let ports = instance.description.ports.iter().zip(now).zip(before).enumerate();
+    for (number, ((port, &is_up), before)) in ports {
+        let (device, below) = all_below.port(number).unwrap_or(("", LinkBelow::Up));
+        let now = PortLink { is_up, below };
+        let was = core::mem::replace(before, now);
+        if was == now {
+            continue;
+        }
+        let name = &port.name;
+        match below {
+            LinkBelow::Gone => log.warn(&format_args!(
+                "port {name}: its device {device} is gone, so the link is down; restart Natrix when {device} is there \
+                 again"
+            )),
+            LinkBelow::Replaced => log.warn(&format_args!(
+                "port {name}: its device {device} was removed, so the link is down; another {device} is there now: \
+                 restart Natrix to use it"
+            )),
+            _ if was.is_up && !is_up => log.warn(&format_args!("port {name}: the link is down")),
+            _ if !was.is_up && is_up => log.info(&format_args!("port {name}: the link is up")),
             _ => {}
         }
-        *was_up = *is_up;
     }
+}
+
+/// The link of a port by the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PortLink {
+    pub(super) is_up: bool,
+    pub(super) below: LinkBelow,
 }
 
 /// Looks at the devices of the kernel below ports.
 #[derive(Default)]
-struct Below {
+struct LookBelow {
     socket: Option<Netlink>,
 }
 
-impl Below {
+impl LookBelow {
     /// The thread that follows the routes of the kernel does it by itself, and sooner.
     fn look(&mut self, instance: &Instance) {
-        if instance.routing().is_some() || instance.devices_below().all(|name| name.is_none()) {
+        if instance.routing().is_some() || instance.below().is_empty() {
             return;
         }
-        let mut without_link = HashSet::new();
+        let mut links = Vec::new();
         let socket = match self.socket.take() {
             Some(socket) => Ok(socket),
             None => Netlink::open(&[]),
         };
         let read = socket.and_then(|mut socket| {
-            socket.dump(netlink::all_links(), |message| without_link.extend(netlink::without_link(&message)))?;
+            socket.dump(netlink::all_links(), |message| links.extend(netlink::device_link(&message)))?;
             Ok(socket)
         });
         // Of what cannot be read, the links stay as they were.
         if let Ok(socket) = read {
-            instance.set_without_link(&without_link);
+            instance.below().take(&Seen { links: Some(links), removed: Vec::new() });
             self.socket = Some(socket);
         }
     }

@@ -1,10 +1,14 @@
 //! What stands in the way of devices in the kernel (`kernel = "NAME"`), and what they need.
 
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
 
 use config::Config;
 use daemon::kernel::ingress::copying_ports;
+use daemon::kernel::ingress::is_closed;
+use daemon::kernel::ingress::is_reached;
 
 use super::Finding;
 use super::Level;
@@ -33,7 +37,10 @@ pub(super) fn examine(
     }
     found.extend(copying_ports(config).map(|(port, device)| {
         let own = addresses.get(device).map_or(&[][..], Vec::as_slice);
-        heard_twice(files, &format!("port {}: kernel", port.name), device, own)
+        let own = own.iter().map(|(address, _)| IpAddr::V4(*address)).chain(addresses6(files, device)).collect();
+        // Without CAP_NET_ADMIN, the kernel does not say.
+        let is_closed = if is_running { is_closed(device).ok() } else { None };
+        heard_twice(files, &format!("port {}: kernel", port.name), (device, own), is_closed)
     }));
     found
 }
@@ -72,21 +79,56 @@ fn vlans(files: &Files) -> Finding {
     finding("VLAN devices", Level::Error, "this kernel has none (8021q)", remedy)
 }
 
-/// A packet socket gets copies. `natrix run` keeps the kernel from receiving by such a port, but
-/// not if the port has addresses of its own.
-fn heard_twice(files: &Files, check: &str, device: &str, own: &[(Ipv4Addr, u8)]) -> Finding {
-    let Some((first, _)) = own.first() else {
-        return ok(check, format!("the kernel does not receive by {device} while Natrix runs"));
+/// The IPv6 addresses of a device that others than stations of its link may use.
+fn addresses6(files: &Files, device: &str) -> Vec<IpAddr> {
+    let all = files.text("proc/net/if_inet6");
+    let address = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let bits = u128::from_str_radix(fields.first()?, 16).ok()?;
+        (*fields.last()? == device).then(|| IpAddr::from(Ipv6Addr::from_bits(bits)))
     };
-    let remedy = format!("ip address flush dev {device}; or use net_af_xdp");
-    if files.text("proc/sys/net/ipv4/ip_forward").trim() == "1" {
-        let seen = format!(
-            "{device} has the address {first}, and ip_forward is 1: the kernel forwards packets of subscribers untranslated"
-        );
+    all.lines().filter_map(address).filter(|address| is_reached(*address)).collect()
+}
+
+/// A packet socket gets copies. `natrix run` keeps the kernel from receiving by such a port, but
+/// not while somebody else uses it. `is_closed`: whether a running instance does so; None: not
+/// known.
+fn heard_twice(files: &Files, check: &str, (device, own): (&str, Vec<IpAddr>), is_closed: Option<bool>) -> Finding {
+    let folder = format!("sys/class/net/{device}");
+    let others = files.names(&folder).into_iter().filter_map(|name| name.strip_prefix("upper_").map(str::to_owned));
+    let is_vrf = |name: &String| {
+        let kind = files.text(&format!("sys/class/net/{name}/uevent"));
+        kind.lines().any(|line| line == "DEVTYPE=vrf")
+    };
+    let others: Vec<String> = others.filter(|name| !is_vrf(name)).collect();
+    let forwards = files.text("proc/sys/net/ipv4/ip_forward").trim() == "1";
+    let (used, remedy) = match (own.first(), others.as_slice()) {
+        (None, []) if is_closed == Some(false) => {
+            let remedy = "see the log of natrix run; load the module nf_tables; or use net_af_xdp".to_owned();
+            ("the running instance has no nftables table for it".to_owned(), remedy)
+        }
+        (None, []) => {
+            let when = if is_closed.is_some() { "now" } else { "while Natrix runs" };
+            return ok(check, format!("the kernel does not receive by {device} {when}"));
+        }
+        (Some(first), _) => {
+            (format!("{device} has the address {first}"), format!("ip address flush dev {device}; or use net_af_xdp"))
+        }
+        (None, others) => {
+            let remedy = "use a device that nothing else stands on; or use net_af_xdp".to_owned();
+            (format!("{device} is below {}", others.join(", ")), remedy)
+        }
+    };
+    if is_closed == Some(true) {
+        // Between two looks of the instance.
+        let seen = format!("{used}, but the running instance still drops what comes there for the kernel");
+        return finding(check, Level::Warning, seen, remedy);
+    }
+    if forwards {
+        let seen = format!("{used}, and ip_forward is 1: the kernel forwards packets of subscribers untranslated");
         return finding(check, Level::Error, seen, remedy);
     }
-    let seen = format!("{device} has the address {first}: the kernel answers what Natrix answers, too");
-    finding(check, Level::Warning, seen, remedy)
+    finding(check, Level::Warning, format!("{used}: the kernel answers what Natrix answers, too"), remedy)
 }
 
 #[cfg(test)]
@@ -149,6 +191,26 @@ mod tests {
         assert_eq!(level(&[forwards], &[]), Level::Ok, "natrix run keeps the kernel from hearing it");
         assert_eq!(level(&[], &["192.168.7.1"]), Level::Warning);
         assert_eq!(level(&[forwards], &["192.168.7.1"]), Level::Error);
+        let address = |kind: &str| format!("{kind}0000000000000000000000000002 04 40 00 80 eth1\n");
+        let (of_link, global) = (address("fe80"), address("2001"));
+        assert_eq!(level(&[("proc/net/if_inet6", &of_link)], &[]), Level::Ok, "every device has one");
+        assert_eq!(level(&[("proc/net/if_inet6", &global)], &[]), Level::Warning);
+        let above = [("sys/class/net/eth1/upper_mv0/ifindex", "8\n")];
+        assert_eq!(
+            found(&packet, &above, &[], false)[0].1,
+            "eth1 is below mv0: the kernel answers what Natrix answers, too"
+        );
+        let vrf = [("sys/class/net/eth1/upper_red/ifindex", "9\n"), ("sys/class/net/red/uevent", "DEVTYPE=vrf\n")];
+        assert_eq!(level(&vrf, &[]), Level::Ok, "a VRF takes nothing away");
+        let files = Tree::new("ingress", &[]).files();
+        let seen = |own: &[&str], is_closed| {
+            let own = own.iter().map(|address| address.parse().unwrap()).collect();
+            let found = heard_twice(&files, "port in: kernel", ("eth1", own), is_closed);
+            (found.level, found.seen)
+        };
+        assert_eq!(seen(&[], Some(true)), (Level::Ok, "the kernel does not receive by eth1 now".to_owned()));
+        assert_eq!(seen(&[], Some(false)).0, Level::Warning, "the chain could not be made");
+        assert!(seen(&["192.168.7.1"], Some(true)).1.contains("still drops"));
         assert_eq!(found(&config("net_af_xdp0,iface=eth1", ""), &[forwards], &["192.168.7.1"], false), []);
     }
 }

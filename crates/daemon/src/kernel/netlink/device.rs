@@ -9,14 +9,23 @@ use netlink_packet_route::address::AddressHeaderFlags;
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::AfSpecInet;
 use netlink_packet_route::link::AfSpecUnspec;
+use netlink_packet_route::link::InfoKind;
 use netlink_packet_route::link::LinkAttribute;
 use netlink_packet_route::link::LinkFlags;
+use netlink_packet_route::link::LinkInfo;
 use netlink_packet_route::link::LinkMessage;
 use wire::ethernet::MacAddress;
 
+use crate::kernel::netlink::HEADER;
 use crate::kernel::netlink::PROTOCOL_NATRIX;
 use crate::kernel::netlink::family_of;
+use crate::kernel::netlink::half;
+use crate::kernel::netlink::word;
 
+/// Kinds of messages (`linux/rtnetlink.h`).
+const NEW_LINK: u16 = 16;
+const DELETED_LINK: u16 = 17;
+const DELETED_ADDRESS: u16 = 21;
 /// Attribute of an address (IFA_PROTO, `linux/if_addr.h`).
 const SET_BY: u16 = 11;
 /// Settings of IPv4 of a device (IFLA_INET_CONF), and two of them.
@@ -29,14 +38,62 @@ pub fn all_links() -> RouteNetlinkMessage {
     RouteNetlinkMessage::GetLink(LinkMessage::default())
 }
 
-/// The name of a device that is there and has no link.
-pub fn without_link(message: &RouteNetlinkMessage) -> Option<String> {
+/// A device that is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceLink {
+    /// The kernel's number of it.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// It has link.
+    pub is_running: bool,
+    /// The device that it is on top of, such as the port of a VLAN.
+    pub lower: Option<u32>,
+    /// The device that it is a part of, such as a bridge.
+    pub master: Option<u32>,
+    /// It is a VRF.
+    pub is_vrf: bool,
+}
+
+/// The device in a message about one that is there.
+pub fn device_link(message: &RouteNetlinkMessage) -> Option<DeviceLink> {
     let RouteNetlinkMessage::NewLink(link) = message else { return None };
-    let name = link.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::IfName(name) => Some(name.clone()),
-        _ => None,
-    });
-    name.filter(|_| !link.header.flags.contains(LinkFlags::Running))
+    let mut found = DeviceLink {
+        index: link.header.index,
+        is_running: link.header.flags.contains(LinkFlags::Running),
+        ..DeviceLink::default()
+    };
+    let (mut is_pair, mut is_elsewhere) = (false, false);
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => found.name.clone_from(name),
+            LinkAttribute::Link(lower) => found.lower = Some(*lower),
+            LinkAttribute::LinkNetNsId(_) => is_elsewhere = true,
+            LinkAttribute::Controller(master) => found.master = Some(*master),
+            LinkAttribute::LinkInfo(infos) => {
+                is_pair |= infos.contains(&LinkInfo::Kind(InfoKind::Veth));
+                found.is_vrf |= infos.contains(&LinkInfo::Kind(InfoKind::Vrf));
+            }
+            _ => {}
+        }
+    }
+    // Of a pair, it is the other end; of others, a device of another network namespace.
+    found.lower = found.lower.filter(|_| !is_pair && !is_elsewhere);
+    Some(found)
+}
+
+/// The number of the device that a message about a link or an address names.
+pub fn device_of(message: &[u8]) -> Option<u32> {
+    // `struct ifinfomsg` and `struct ifaddrmsg` have it at the same place.
+    let is_known = (NEW_LINK..=DELETED_ADDRESS).contains(&half(message, 4));
+    (is_known && message.len() >= HEADER + 8).then(|| word(message, HEADER + 4))
+}
+
+/// The number of a device that is gone.
+pub fn removed_device(message: &[u8]) -> Option<u32> {
+    // A bridge also reports a port that leaves it so, with its own family.
+    let is_gone = half(message, 4) == DELETED_LINK && message.get(HEADER) == Some(&0);
+    device_of(message).filter(|_| is_gone)
 }
 
 /// Asks for all addresses of both families.
@@ -166,6 +223,48 @@ mod tests {
         assert_eq!((family, settings), (2, 1));
         let all: Vec<(u16, u32)> = attributes(all).map(|(kind, value)| (kind, word(value, 0))).collect();
         assert_eq!(all, [(19, 1), (18, 2)]);
+    }
+
+    #[test]
+    fn devices_on_top_of_others_are_told_from_ends_of_pairs() {
+        let read = |attributes: &[LinkAttribute]| {
+            let mut message = LinkMessage::default();
+            message.header.index = 7;
+            message.attributes.push(LinkAttribute::IfName("mv0".to_owned()));
+            message.attributes.extend_from_slice(attributes);
+            let mut found = None;
+            read_messages(&bytes_of(RouteNetlinkMessage::NewLink(message)), |_, payload| {
+                if let NetlinkPayload::InnerMessage(message) = payload {
+                    found = device_link(&message);
+                }
+            });
+            found.unwrap()
+        };
+        let kind = |kind| LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]);
+        let plain = DeviceLink { index: 7, name: "mv0".to_owned(), ..DeviceLink::default() };
+        let on_top = DeviceLink { lower: Some(3), ..plain.clone() };
+        assert_eq!(read(&[LinkAttribute::Link(3), kind(InfoKind::MacVlan)]), on_top);
+        assert_eq!(read(&[LinkAttribute::Link(3), kind(InfoKind::Veth)]), plain, "the other end");
+        assert_eq!(read(&[LinkAttribute::Link(3), LinkAttribute::LinkNetNsId(0)]), plain, "another namespace");
+        let in_vrf = DeviceLink { master: Some(9), ..plain.clone() };
+        assert_eq!(read(&[LinkAttribute::Controller(9)]), in_vrf);
+        assert_eq!(read(&[kind(InfoKind::Vrf)]), DeviceLink { is_vrf: true, ..plain });
+    }
+
+    #[test]
+    fn the_device_of_a_message_is_found() {
+        let mut link = LinkMessage::default();
+        link.header.index = 7;
+        let of_link = bytes_of(RouteNetlinkMessage::NewLink(link.clone()));
+        assert_eq!((device_of(&of_link), removed_device(&of_link)), (Some(7), None));
+        let gone = bytes_of(RouteNetlinkMessage::DelLink(link.clone()));
+        assert_eq!((device_of(&gone), removed_device(&gone)), (Some(7), Some(7)));
+        link.header.interface_family = netlink_packet_route::AddressFamily::Bridge;
+        let left = bytes_of(RouteNetlinkMessage::DelLink(link));
+        assert_eq!((device_of(&left), removed_device(&left)), (Some(7), None), "it only left its bridge");
+        let of_address = bytes_of(address(8, Ipv4Addr::new(192, 0, 2, 9).into(), 24));
+        assert_eq!(device_of(&of_address), Some(8));
+        assert_eq!(device_of(&of_address[..20]), None, "cut off");
     }
 
     #[test]

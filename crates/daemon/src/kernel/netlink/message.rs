@@ -60,8 +60,9 @@ fn without_unread(message: &[u8]) -> Option<Vec<u8>> {
     // Length of what stands before the attributes, and which of them are read
     // (`linux/rtnetlink.h`, `linux/if_link.h`, `linux/if_addr.h`, `linux/neighbour.h`).
     let (fixed, read): (usize, &[u16]) = match kind {
-        // Station, name, MTU, device below, controller, what it is, and its alias.
-        16 | 17 => (16, &[1, 3, 4, 5, 10, 18, 20]),
+        // Station, name, MTU, device below and its network namespace, controller, what it is, and
+        // its alias.
+        16 | 17 => (16, &[1, 3, 4, 5, 10, 18, 20, 37]),
         // Address of the other end, own address, and who set it.
         20 | 21 => (8, &[1, 2, 11]),
         // Destination, device, gateway, metric, several next hops, table.

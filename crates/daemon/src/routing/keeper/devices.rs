@@ -21,6 +21,7 @@ use netlink_packet_route::link::LinkInfo;
 use wire::ethernet::MacAddress;
 
 use super::Follower;
+use crate::instance::lock;
 use crate::kernel::netlink;
 use crate::kernel::netlink::AddressCheck;
 
@@ -31,10 +32,10 @@ impl Follower {
     /// Which interface each device is, and which table of the kernel its routes are in: that of the
     /// configuration, else that of its VRF device, else the main one.
     pub(super) fn read_links(&mut self) {
-        let (mut masters, mut tables, mut without_link) = (HashMap::new(), HashMap::new(), HashSet::new());
+        let (mut masters, mut tables, mut links) = (HashMap::new(), HashMap::new(), Vec::new());
         let (mut set_up, mut stations, mut mtus) = (HashSet::new(), HashMap::new(), HashMap::new());
         let read = self.socket.dump(netlink::all_links(), |message| {
-            without_link.extend(netlink::without_link(&message));
+            links.extend(netlink::device_link(&message));
             let RouteNetlinkMessage::NewLink(link) = message else { return };
             // Those that are there, and whether they are set up.
             set_up.insert((link.header.index, link.header.flags.contains(LinkFlags::Up)));
@@ -67,7 +68,9 @@ impl Follower {
         if read.is_err() {
             return;
         }
-        self.without_link = without_link;
+        self.seen.links = Some(links);
+        self.reads_links = false;
+        self.masters = self.devices.interfaces.iter().filter_map(|(_, own)| masters.get(own)).copied().collect();
         self.look_at_devices(&set_up, &mtus);
         self.check_addresses_again();
         self.put_back_stations(&stations);
@@ -89,14 +92,16 @@ impl Follower {
     /// resolves no neighbours for Natrix, or no router finds it. One whose MTU somebody changed
     /// still does all that Natrix needs.
     fn look_at_devices(&mut self, set_up: &HashSet<(u32, bool)>, mtus: &HashMap<u32, u32>) {
-        let mut has = HashMap::new();
-        let read = self.socket.dump(netlink::all_addresses(), |message| {
-            let found = netlink::device_address(&message);
-            has.extend(found.map(|found| ((found.device, found.address, found.prefix_length), found.check)));
-        });
+        let mut all = Vec::new();
+        let read = self.socket.dump(netlink::all_addresses(), |message| all.extend(netlink::device_address(&message)));
         if read.is_err() {
             return;
         }
+        if let (Some(ingress), Some(links)) = (&self.devices.ingress, &self.seen.links) {
+            lock(ingress).look(links, &all);
+        }
+        let has: HashMap<(u32, IpAddr, u8), AddressCheck> =
+            all.iter().map(|found| ((found.device, found.address, found.prefix_length), found.check)).collect();
         let shared = Arc::clone(&self.settings_of);
         let before = core::mem::take(&mut self.faults);
         let fault = |interface: InterfaceId, device: u32| {

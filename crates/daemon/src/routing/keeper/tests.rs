@@ -8,6 +8,7 @@ use super::compare::COMPARED_AT_ONCE;
 use super::compare::Cause;
 use super::compare::Source;
 use super::*;
+use crate::below::Seen;
 use crate::routing::family::Family;
 use crate::routing::rib::Hop;
 use crate::routing::rib::KernelRoute;
@@ -54,12 +55,13 @@ fn follower(links: &Links) -> (Follower, Arc<Routing>) {
     let shared = Arc::new(Shared::new(settings, 1).unwrap());
     let routing = Arc::new(Routing::new(&shared));
     let seen = Arc::clone(links);
-    let health = move |_: &HashSet<String>| {
+    let health = move |_: &Seen| {
         let up = lock(&seen).clone();
         Health {
             now: nat::Instant::default(),
             ports_up: up.clone(),
             interfaces_up: up,
+            devices_below: BTreeSet::new(),
             devices_down: BTreeSet::new(),
             devices_down6: BTreeSet::new(),
             workers_alive: true,
@@ -154,6 +156,8 @@ fn only_what_no_message_explains_counts_as_corrected() {
 fn a_device_changes_while_all_routes_are_compared() {
     let (mut follower, routing) = follower(&Arc::new(Mutex::new(vec![true; 3])));
     follower.look_at = Instant::now() + Duration::from_secs(3_600);
+    // As if the first device of the kernel, `lo`, were one of Natrix.
+    follower.devices.interfaces.push((InterfaceId(0), 1));
     // The answer stands for what the kernel reports by itself.
     follower.links.send(netlink::all_links(), netlink_packet_core::NLM_F_DUMP).expect("the kernel's links");
     let is_seen = Box::new(move || routing.looks.load(Ordering::Relaxed) > 0);
@@ -161,4 +165,23 @@ fn a_device_changes_while_all_routes_are_compared() {
     follower.compare(&mut reader, Cause::Time);
     assert!(reader.read <= COMPARED_AT_ONCE, "seen after {} routes, with no end of them", reader.read);
     assert!(follower.compares_now, "routes that went with the device are found by another comparison");
+}
+
+#[test]
+fn devices_of_others_that_change_cost_no_comparison() {
+    let (mut follower, _) = follower(&Arc::new(Mutex::new(vec![true; 3])));
+    follower.look_at = Instant::now() + Duration::from_secs(3_600);
+    let change = |follower: &mut Follower| {
+        follower.links.send(netlink::all_links(), netlink_packet_core::NLM_F_DUMP).expect("the kernel's links");
+        follower.look_if_due();
+        (follower.seen.links.is_some(), follower.reads_links, follower.compares_now)
+    };
+    assert_eq!(change(&mut follower), (false, true, false), "read at the next look");
+    follower.look_at = Instant::now();
+    assert_eq!(change(&mut follower), (true, false, false));
+    follower.look_at = Instant::now() + Duration::from_secs(3_600);
+    (follower.seen.links, follower.below) = (None, BTreeSet::from([1]));
+    assert_eq!(change(&mut follower), (true, false, false), "below a port: read at once");
+    follower.masters = BTreeSet::from([1]);
+    assert!(change(&mut follower).2, "a VRF device of Natrix");
 }
