@@ -606,6 +606,39 @@ fn a_damaged_number_of_a_ring_hides_nothing_that_it_has() {
     }
 }
 
+#[test]
+fn what_a_worker_lost_before_a_kill_is_a_gap() {
+    let gap = |cause: Cause| Event { amount: 3, sequence: 5, ..Event::new(EventKind::Gap, at(9)) }.because(cause);
+    let created = |port: u16, second| mapping(u64::from(port) - 999, EventKind::MappingCreated, port, at(second));
+    for (number, last) in [gap(Cause::None), gap(Cause::NoAllocation), created(1_006, 9)].into_iter().enumerate() {
+        let place = Place::new(&format!("unreported-{number}"));
+        let mut writer = later(&place, 0);
+        let (mut producer, consumer) = writer.create_rings(1, 4).unwrap().remove(0);
+        for port in 1_000..1_004 {
+            producer.try_push(created(port, 5).into()).unwrap();
+        }
+        producer.mark(at(6).as_micros());
+        writer.note_clock(moment(60, 0));
+        // There is no room for three more, nor for the record that says so.
+        producer.stage(created(1_004, 7).into()).unwrap_err();
+        producer.stage(last.into()).unwrap_err();
+        drop((writer, producer, consumer));
+        let writer = later(&place, 3_600);
+        let said = writer.damage().join("\n");
+        assert!(said.contains("lost its last 3 records") && !writer.is_last_end_lost(), "{said}");
+        drop(writer);
+        let store = Store::open(&place.store()).unwrap();
+        let stat = store.stat().unwrap();
+        assert_eq!((stat.records, stat.gaps, stat.lost, stat.cuts), (4, 1, 3, 0), "{number}");
+        assert_eq!(place.faults(), Vec::<String>::new(), "{number}");
+        for (port, second) in [(1_000, 6), (1_000, 8), (1_005, 8), (1_005, 9)] {
+            let found = store.look_up(&question(port, second)).unwrap();
+            assert!(second == 6 || !found.is_complete, "{number} {port}: {found:?}");
+            assert!(second == 6 || found.holders.iter().all(|holder| !holder.is_certain), "{number}: {found:?}");
+        }
+    }
+}
+
 /// Writes six mappings, a second and a frame each, of the first of two workers, and is killed. All
 /// are released: the rings are empty. `at_third` is called after the third. Returns the journal and
 /// its length before each mapping and at the end.

@@ -56,6 +56,8 @@ struct Progress {
     staged: AtomicUsize,
     /// See [`Producer::mark`].
     mark: AtomicU64,
+    /// Items that found no room, in a ring in a file: the last one is in its header.
+    refused: AtomicU64,
 }
 
 type Slot<T> = UnsafeCell<MaybeUninit<T>>;
@@ -67,6 +69,16 @@ struct Shared<T> {
     capacity: usize,
     /// Start and bytes of the mapped file with both; None on the heap.
     mapped: Option<(NonNull<u8>, usize)>,
+    /// Two places for the last item that found no room, in a mapped file.
+    refused: Option<NonNull<Refused<T>>>,
+}
+
+/// An item that found no room.
+#[repr(C)]
+struct Refused<T> {
+    /// The position that it would have had.
+    position: u64,
+    item: T,
 }
 
 // SAFETY: only the consumer touches slots in head..tail, and only the producer the others; the
@@ -80,7 +92,7 @@ impl<T> Shared<T> {
     fn on_heap(capacity: usize) -> Shared<T> {
         let slots: Box<[Slot<T>]> = (0..capacity).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
         let positions = NonNull::from(Box::leak(Box::<Positions>::default()));
-        Shared { positions, slots: NonNull::from(Box::leak(slots)).cast(), capacity, mapped: None }
+        Shared { positions, slots: NonNull::from(Box::leak(slots)).cast(), capacity, mapped: None, refused: None }
     }
 
     #[inline(always)]
@@ -231,10 +243,29 @@ impl<T: Send> Producer<T> {
     #[inline]
     pub fn stage(&mut self, item: T) -> Result<(), T> {
         if self.free(1) == 0 {
-            return Err(item);
+            return Err(self.note_refused(item));
         }
         self.write(item);
         Ok(())
+    }
+
+    /// Leaves an item that found no room in the header of the file: its reader learns what is
+    /// missing at the end of a ring that never had room again.
+    #[cold]
+    fn note_refused(&mut self, item: T) -> T {
+        let Some(places) = self.shared.refused else { return item };
+        let count = &self.shared.positions().progress.0.refused;
+        let number = count.load(Ordering::Relaxed);
+        let position = self.tail as u64;
+        // SAFETY: both places are inside the mapping, aligned, and written by the producer only. A
+        // mapped ring has items that need no drop (`file::create`), so the copy is one more value.
+        unsafe {
+            let refused = Refused { position, item: core::ptr::read(&item) };
+            places.add((number & 1) as usize).write(refused);
+        }
+        // A kill before this leaves the one before.
+        count.store(number.wrapping_add(1), Ordering::Release);
+        item
     }
 
     /// Takes back the last staged item that is not published.

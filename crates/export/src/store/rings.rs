@@ -14,6 +14,8 @@ use mem::ring::Producer;
 use mem::ring::file;
 use mem::ring::file::Left;
 use mem::ring::file::TAG_BYTES;
+use nat::Instant;
+use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
 use nat::event::FINISHED;
@@ -57,6 +59,27 @@ pub(crate) struct RingLeft {
     pub(crate) next: u64,
     /// Events, in order.
     pub(crate) events: Vec<Event>,
+    /// What the worker lost after them, because there was no room, and could not report.
+    pub(crate) lost: Option<Lost>,
+}
+
+/// Records that a worker lost last, and has no record of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// The sequence number after them.
+    pub(crate) next: u64,
+    /// When the last of them was, or the attempt to report them.
+    pub(crate) at: Instant,
+    pub(crate) cause: Cause,
+}
+
+impl Lost {
+    /// By the last record that found no room: one of them, or the gap that reports them.
+    fn of(refused: &Event) -> Lost {
+        let is_minor = refused.kind == EventKind::Gap && refused.cause == Cause::NoAllocation;
+        let cause = if is_minor { Cause::NoAllocation } else { Cause::None };
+        Lost { next: following(refused), at: refused.at, cause }
+    }
 }
 
 /// Whose ring it is.
@@ -169,9 +192,14 @@ impl Rings {
                         && events.last().is_none_or(|event| next <= following(event));
                     // A damaged number must not hide what the ring has.
                     let next = events.first().filter(|_| !fits).map_or(next, |event| next.min(event.sequence));
-                    let is_whole = events.len() == left.items.len() && left.note.is_some() && fits;
+                    let lost = left.refused.map(|record| record.event());
+                    let is_whole = events.len() == left.items.len()
+                        && left.note.is_some()
+                        && fits
+                        && lost.is_none_or(|lost| lost.is_some());
+                    let lost = lost.flatten().map(|refused| Lost::of(&refused));
                     covered_us = covered_us.filter(|_| is_whole).map(|covered| covered.min(left.mark & !FINISHED));
-                    leftover.rings.push(RingLeft { worker, next, events });
+                    leftover.rings.push(RingLeft { worker, next, events, lost });
                 }
                 // Others may be there.
                 None if worker == 0 => (workers, covered_us) = (self.files().len().clamp(1, 255) as u8, None),

@@ -1,7 +1,7 @@
 //! A ring in a file in memory (tmpfs), which outlives a killed process.
 //!
 //! ```text
-//!   file := magic, format, bytes of an item, capacity, tag, … positions … (4 KiB), item…
+//!   file := magic, format, bytes of an item, capacity, tag, … positions, refused … (4 KiB), item…
 //! ```
 //!
 //! The process maps the file and uses it like any ring. After its death [`read`] returns the
@@ -28,6 +28,7 @@ use super::Consumer;
 use super::Positions;
 use super::Producer;
 use super::Progress;
+use super::Refused;
 use super::Released;
 use super::Shared;
 use super::ends;
@@ -39,6 +40,9 @@ const FORMAT: u32 = 2;
 const HEADER: usize = 4_096;
 /// Place of the positions in the header.
 const POSITIONS: usize = 1_024;
+/// Place of the items that found no room. Files of earlier versions have zeros there, and in their
+/// number.
+const REFUSED: usize = 2_048;
 const TAG: usize = 24;
 /// Bytes that say whose ring it is.
 pub const TAG_BYTES: usize = 64;
@@ -46,7 +50,7 @@ pub const TAG_BYTES: usize = 64;
 const CAPACITY_MAX: usize = 1 << 21;
 
 const _: () =
-    assert!(POSITIONS + size_of::<Positions>() <= HEADER && POSITIONS.is_multiple_of(align_of::<Positions>()));
+    assert!(POSITIONS + size_of::<Positions>() <= REFUSED && POSITIONS.is_multiple_of(align_of::<Positions>()));
 
 /// Contents of a ring's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +63,8 @@ pub struct Left<T> {
     pub note: Option<u64>,
     /// Items that were not released, in order.
     pub items: Vec<T>,
+    /// The last item that found no room, if none did after it.
+    pub refused: Option<T>,
 }
 
 /// Makes the file with a ring; `capacity` is rounded up to a power of two.
@@ -71,6 +77,7 @@ pub fn create<T: FromBytes + Copy + Send>(
     tag: &[u8; TAG_BYTES],
 ) -> io::Result<(Producer<T>, Consumer<T>)> {
     const { assert!(align_of::<T>() <= HEADER && size_of::<T>() > 0, "items follow the header") };
+    const { assert!(REFUSED + 2 * size_of::<Refused<T>>() <= HEADER && align_of::<T>() <= REFUSED) };
     let capacity = capacity.clamp(1, CAPACITY_MAX).next_power_of_two();
     let bytes = HEADER + capacity * size_of::<T>();
     let mut options = File::options();
@@ -92,7 +99,9 @@ pub fn create<T: FromBytes + Copy + Send>(
     // SAFETY: both places are inside the mapping and aligned by the assertions; a new file has
     // zeros, which are valid positions.
     let (positions, slots) = unsafe { (start.add(POSITIONS).cast(), start.add(HEADER).cast()) };
-    Ok(ends(Shared { positions, slots, capacity, mapped: Some((start, bytes)) }))
+    // SAFETY: as above.
+    let refused = Some(unsafe { start.add(REFUSED).cast() });
+    Ok(ends(Shared { positions, slots, capacity, mapped: Some((start, bytes)), refused }))
 }
 
 /// Takes all memory of the file first, so that no access can fail later.
@@ -159,7 +168,16 @@ fn parse<T: FromBytes>(bytes: &[u8]) -> Option<Left<T>> {
     let tag = bytes.get(TAG..TAG + TAG_BYTES)?.try_into().ok()?;
     let note = number(released + offset_of!(Released, note))?;
     let note = (format > 1).then_some(note);
-    Some(Left { tag, mark: number(progress + offset_of!(Progress, mark))?, note, items })
+    let mut refused = None;
+    if let Some(last) = number(progress + offset_of!(Progress, refused))?.checked_sub(1) {
+        let at = REFUSED + (last & 1) as usize * size_of::<Refused<T>>();
+        // Items that were staged since say themselves what is missing.
+        if position(at + offset_of!(Refused<T>, position))? == staged {
+            let at = at + offset_of!(Refused<T>, item);
+            refused = Some(T::read_from_bytes(bytes.get(at..at + item)?).ok()?);
+        }
+    }
+    Some(Left { tag, mark: number(progress + offset_of!(Progress, mark))?, note, items, refused })
 }
 
 #[cfg(test)]

@@ -124,7 +124,7 @@ pub(super) fn recover(
         let offset_now = offset_us.saturating_add(left.base_us);
         let is_clock_same = offset_now.abs_diff(offset) <= SAME_CLOCK_US;
         // What an earlier start found missing is a gap in the journal by now.
-        is_whole = is_covered && is_clock_same && rest.missing == 0 && !is_known;
+        is_whole = is_covered && is_clock_same && rest.missing == 0 && rest.lost == 0 && !is_known;
         let since_us = rest.known_us;
         let ahead_us = offset_now.saturating_sub(offset);
         // If the clock went forward by more than the rings cover, no record covers what it showed.
@@ -135,6 +135,14 @@ pub(super) fn recover(
             let unix_us = monotonic_us.saturating_add_signed(offset_now);
             set = Some(Entry::Clock { moment: Moment { monotonic_us, unix_us }, since_us });
         }
+    }
+    if rest.lost > 0 {
+        damage.push(format!(
+            "store {}: the run before lost its last {} records, because there was no room for them; answers about that \
+             time are not complete; natrix log verify names the gaps",
+            folder.display(),
+            rest.lost
+        ));
     }
     // Before the journal is replaced: what was lost stays known.
     if (left_over > 0 || rest.missing > 0 || wrong.is_some()) && !is_known {
@@ -222,13 +230,15 @@ pub(super) struct Rest<'a> {
     known_us: u64,
     /// Records that were in the journal and are not here.
     missing: u64,
+    /// Records that never were in a ring, because there was no room.
+    lost: u64,
 }
 
 impl<'a> Rest<'a> {
     pub(super) fn new(builder: &'a mut Builder, boot: u32, (first, hashes, last): (u64, Vec<Hash>, Hash)) -> Rest<'a> {
         let (made, known_us) = (first + hashes.len() as u64, builder.covered_us());
         let (frame, bytes) = (Frame::default(), journal::MAGIC.to_vec());
-        Rest { builder, boot, first, made, hashes, last, frame, bytes, file: None, known_us, missing: 0 }
+        Rest { builder, boot, first, made, hashes, last, frame, bytes, file: None, known_us, missing: 0, lost: 0 }
     }
 
     /// Number of the next frame.
@@ -294,7 +304,7 @@ impl<'a> Rest<'a> {
     /// has not are gaps. Returns true if every number is known until the time of the rings.
     fn add_rings(&mut self, left: &Leftover) -> bool {
         let mut covered_us = left.covered_us;
-        for RingLeft { worker, next, events } in &left.rings {
+        for RingLeft { worker, next, events, lost } in &left.rings {
             let count = next.saturating_sub(self.builder.next_of(*worker));
             match u32::try_from(count) {
                 Ok(0) => {}
@@ -309,6 +319,19 @@ impl<'a> Rest<'a> {
             }
             for event in events {
                 self.push(*worker, event);
+            }
+            let count = lost.map_or(0, |lost| lost.next.saturating_sub(self.builder.next_of(*worker)));
+            if let Some(lost) = lost
+                && count > 0
+            {
+                match u32::try_from(count) {
+                    Ok(amount) => {
+                        let gap = self.builder.gap_of(*worker, amount, lost.at.as_micros());
+                        self.push(*worker, &gap.because(lost.cause));
+                        self.lost += count;
+                    }
+                    Err(_) => covered_us = None,
+                }
             }
         }
         self.builder.cover(covered_us.unwrap_or(self.known_us));

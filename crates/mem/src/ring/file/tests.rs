@@ -57,6 +57,28 @@ fn what_was_not_released_is_in_the_file_and_staged_items_too() {
 }
 
 #[test]
+fn the_last_item_without_room_is_in_the_file_until_one_has() {
+    let path = Path::new("refused");
+    let (mut producer, mut consumer) = create::<u64>(&path.0, 4, &TAG_OF_TEST).unwrap();
+    let refused = || read::<u64>(&path.0).unwrap().refused;
+    for item in 0..4 {
+        producer.try_push(item).unwrap();
+    }
+    assert_eq!(refused(), None);
+    for item in 4..7 {
+        assert_eq!(producer.stage(item), Err(item));
+        assert_eq!(refused(), Some(item));
+    }
+    consumer.pop_burst(1, |_| {});
+    assert_eq!(refused(), Some(6), "that there is room tells nothing");
+    producer.stage(7).unwrap();
+    assert_eq!(refused(), None);
+    assert_eq!(producer.stage(8), Err(8));
+    drop((producer, consumer));
+    assert_eq!(refused(), Some(8));
+}
+
+#[test]
 fn a_file_of_the_first_format_has_its_items_and_no_note() {
     let path = Path::new("format");
     let (mut producer, mut consumer) = create::<u64>(&path.0, 4, &TAG_OF_TEST).unwrap();
