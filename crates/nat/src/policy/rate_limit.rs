@@ -59,10 +59,11 @@ impl Rate {
 struct Bucket {
     /// Address and realm.
     destination: u64,
-    /// In nanoseconds.
+    /// In nanoseconds; not after now if it is full.
     full_again: u64,
 }
 
+/// The limits of one worker.
 #[derive(Debug)]
 pub struct RateLimit {
     total_rate: Rate,

@@ -17,7 +17,9 @@ use crate::types::WorkerId;
 /// What a rule decides for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ruling {
+    /// `None` if no rule matches.
     pub rule: Option<RuleId>,
+    /// What to do with it.
     pub action: RuleAction,
 }
 
