@@ -1,4 +1,4 @@
-//! Rows of the pages that `show` prints, and what to ask for.
+//! Rows and queries of `show`.
 
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
@@ -22,7 +22,7 @@ use crate::verdict::Verdict;
 /// One mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MappingView {
-    /// The IPv6 host, if the internal address is the number of one.
+    /// `None` for IPv4.
     pub host: Option<HostView>,
     /// Transport.
     pub protocol: Protocol,
@@ -34,37 +34,37 @@ pub struct MappingView {
     pub external: Endpoint,
     /// Pool of the external address.
     pub pool: PoolId,
-    /// Its worker.
+    /// Worker.
     pub worker: WorkerId,
     /// Since creation, whole seconds.
     pub age: Duration,
-    /// Since a packet last restarted its timer.
+    /// Since its timer restarted.
     pub idle: Duration,
-    /// Until it ends if nothing refreshes it.
+    /// Until it ends without packets.
     pub expires_in: Duration,
     /// Live sessions.
     pub sessions: u32,
-    /// What asked for it to be kept; `None` if only packets do.
+    /// What asked to keep it, if anything did.
     pub origin: Option<Origin>,
 }
 
-/// An IPv6 host, or the prefix that is its subscriber.
+/// An IPv6 host, whose number is the internal address, or a subscriber's prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostView {
-    /// Its address: behind a softwire, that of the B4.
+    /// Behind a softwire, the B4's.
     pub address: Ipv6Addr,
     /// 128 for a host.
     pub prefix_length: u8,
-    /// Its IPv4 address behind a softwire.
+    /// IPv4 address behind a softwire.
     pub inner: Option<Ipv4Addr>,
-    /// It is behind a softwire.
+    /// Behind a softwire.
     pub is_softwire: bool,
 }
 
 /// One grant of port control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantView {
-    /// The IPv6 host that the internal address is the number of.
+    /// `None` for IPv4.
     pub host: Option<HostView>,
     /// Transport.
     pub protocol: Protocol,
@@ -76,7 +76,7 @@ pub struct GrantView {
     pub external: Endpoint,
     /// Pool of the external address.
     pub pool: PoolId,
-    /// Its worker.
+    /// Worker.
     pub worker: WorkerId,
     /// What asked for it.
     pub origin: Origin,
@@ -84,35 +84,35 @@ pub struct GrantView {
     pub kind: Kind,
     /// Who may send.
     pub remotes: Remotes,
-    /// Where the request came from.
+    /// Source of the request.
     pub client: Endpoint,
-    /// Since it was made, whole seconds.
+    /// Since creation, whole seconds.
     pub age: Duration,
     /// Until it ends.
     pub expires_in: Duration,
-    /// Deleted or expired: its port is only held down for its client.
+    /// Ended; the port is only held down for its client.
     pub is_held_down: bool,
-    /// For a gateway: its session has come. With [`Kind::Once`] no other may come.
+    /// Its gateway session has come; with [`Kind::Once`] no other may.
     pub is_used: bool,
 }
 
-/// One expectation of a gateway.
+/// An expectation of a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectationView(pub GrantView);
 
-/// What a gateway has at a time.
+/// A gateway's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GatewayNow {
-    /// Control sessions that it reads.
+    /// Control sessions.
     pub sessions: u32,
-    /// Expectations, used ones too.
+    /// Expectations, including used ones.
     pub expectations: u32,
 }
 
 /// One session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionView {
-    /// The IPv6 host, if the internal address is the number of one.
+    /// `None` for IPv4.
     pub host: Option<HostView>,
     /// Transport.
     pub protocol: Protocol,
@@ -122,88 +122,88 @@ pub struct SessionView {
     pub internal: Endpoint,
     /// External endpoint.
     pub external: Endpoint,
-    /// Remote endpoint, as the inside knows it.
+    /// Remote endpoint as the inside knows it.
     pub remote: Endpoint,
-    /// The remote endpoint outside, if the destination is translated, too.
+    /// Remote endpoint outside, if it differs.
     pub target: Option<Endpoint>,
-    /// A flow: sessions of other remote endpoints share the external endpoint.
+    /// A flow, whose external endpoint others share.
     pub shared: bool,
-    /// Its worker.
+    /// Worker.
     pub worker: WorkerId,
     /// Side of the first packet.
     pub opened_from: Side,
-    /// State of the connection; `None` for UDP and ICMP.
+    /// `None` for UDP and ICMP.
     pub state: Option<TcpState>,
-    /// True if the remote endpoint is another subscriber's external endpoint.
+    /// The remote is a subscriber's external endpoint.
     pub hairpin: bool,
     /// Since creation, whole seconds.
     pub age: Duration,
-    /// Since a packet last restarted its timer.
+    /// Since its timer restarted.
     pub idle: Duration,
-    /// Until it ends if nothing refreshes it.
+    /// Until it ends without packets.
     pub expires_in: Duration,
 }
 
 /// One subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SubscriberView {
-    /// The IPv6 host, if the internal address is the number of one.
+    /// `None` for IPv4.
     pub host: Option<HostView>,
     /// Internal address.
     pub address: Ipv4Addr,
     /// Inside realm.
     pub realm: RealmId,
-    /// Pool of its paired address; without one the pool that serves it.
+    /// Pool of its paired address, else the serving pool.
     pub pool: PoolId,
-    /// Pool that serves it without rules.
+    /// Its pool without rules.
     pub own_pool: PoolId,
     /// Paired external address; `None` with arbitrary pooling.
     pub external_address: Option<Ipv4Addr>,
-    /// The latest external address that a rule gave it in another pool.
+    /// Latest external address from a rule's pool.
     pub elsewhere: Option<Ipv4Addr>,
     /// That pool.
     pub pool_elsewhere: Option<PoolId>,
-    /// Its worker.
+    /// Worker.
     pub worker: WorkerId,
     /// Mappings by [`Protocol::index`].
     pub mappings: [u32; Protocol::COUNT],
-    /// Shared ports charged to it, by [`Protocol::index`].
+    /// Shared ports charged, by [`Protocol::index`].
     pub shared_ports: [u32; Protocol::COUNT],
-    /// Its class: 0 for none, else its position in the settings plus one.
+    /// 0 for none, else its position in the settings plus one.
     pub class: u16,
     /// Sessions of all mappings.
     pub sessions: u32,
-    /// Bytes of its state; see [`crate::policy::class`].
+    /// State bytes, see [`crate::policy::class`].
     pub memory_bytes: u64,
-    /// Mappings made since it is a subscriber.
+    /// Mappings made since its record began.
     pub mappings_created: u64,
-    /// How often it was paired with an external address since then.
+    /// Pairings since then.
     pub addresses_paired: u32,
     /// Refusals by [`SubscriberView::CAUSES`].
     pub refused: [u32; SubscriberView::CAUSES.len()],
-    /// What its class guarantees it in its pool.
+    /// Ports its class guarantees in its pool.
     pub guarantee: Guarantee,
     /// Its new mappings come from a penalty pool.
     pub is_offender: bool,
-    /// Listed only because of a refusal within the last hour.
+    /// Listed only for a refusal within the last hour.
     pub is_refused_only: bool,
 }
 
-/// Ports that a subscriber can have however full its pool is.
+/// Ports available however full the pool is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Guarantee {
     /// Reserved, including those in use, by [`Protocol::index`].
     pub ports: [u32; Protocol::COUNT],
-    /// Also guaranteed by its class, but still in use by others.
+    /// Guaranteed, but still in use by others.
     pub missing: [u32; Protocol::COUNT],
 }
 
 impl SubscriberView {
-    /// What a subscriber can be refused for.
+    /// Causes of a refusal.
     pub const CAUSES: [Verdict; 13] = crate::state::subscriber::Account::CAUSES;
 }
 
-/// Ports reserved for one subscriber, for all transports.
+/// Ports of one subscriber, for all transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnPorts {
     /// External address.
@@ -212,22 +212,22 @@ pub struct OwnPorts {
     pub first: u16,
     /// Highest port.
     pub last: u16,
-    /// When the block was leased, in seconds; `None` for a slice.
+    /// Lease time in seconds; `None` for a slice.
     pub leased_s: Option<u32>,
-    /// Its ports in use or held down, by [`Protocol::index`].
+    /// In use or held down, by [`Protocol::index`].
     pub used: [u32; Protocol::COUNT],
 }
 
-/// An unleased block that nobody can lease, because some of its ports are taken singly.
+/// An unleased block that cannot be leased, because some ports are taken singly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TornBlock {
     /// Lowest port.
     pub first: u16,
     /// Highest port.
     pub last: u16,
-    /// Ports, over all protocols, for shared flows.
+    /// Ports of shared flows, over all protocols.
     pub shared: u32,
-    /// Ports of mappings from other settings, or held down.
+    /// Ports held down, or mapped under other settings.
     pub others: u32,
 }
 
@@ -244,11 +244,11 @@ pub struct StaticView {
     pub internal_port: u16,
     /// External endpoint.
     pub external: Endpoint,
-    /// True if the whole address is paired, not only some ports.
+    /// Pairs whole addresses, not ports.
     pub one_to_one: bool,
 }
 
-/// An external endpoint that leads to several internal ones.
+/// An external endpoint for several internal ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalancedView {
     /// Transport.
@@ -257,11 +257,11 @@ pub struct BalancedView {
     pub realm: RealmId,
     /// External endpoint.
     pub external: Endpoint,
-    /// Internal endpoints with their weights; empty if the forward was removed.
+    /// Internal endpoints and weights; empty if the forward was removed.
     pub targets: Vec<(Endpoint, u32)>,
 }
 
-/// Cursors of flows: between those of mappings' first and further sessions.
+/// Cursors of flows, between those of mappings' first and further sessions.
 pub const FLOW_CURSORS: core::ops::Range<u32> = 1 << 30..1 << 31;
 
 /// Which records to show; `None` matches all.
@@ -289,7 +289,7 @@ pub struct Filter {
     pub state: Option<TcpState>,
 }
 
-/// A question for a page of records.
+/// A query for a page of records.
 #[derive(Debug)]
 pub struct Query<V> {
     /// Start of the page: 0 at first, then `next` of the previous page.
@@ -307,13 +307,13 @@ pub struct Query<V> {
 }
 
 impl<V> Query<V> {
-    /// Asks for all that match, in one page.
+    /// Everything that matches, in one page.
     pub fn all(filter: Filter) -> Query<V> {
         Query { cursor: 0, limit: usize::MAX, scan_max: usize::MAX, filter, records: Vec::new(), next: None }
     }
 
-    /// Adds records until the page is full. `record` may move its cursor ahead; it returns the
-    /// record there if that matches, None at the end.
+    /// Fills the page. `record` may advance its cursor; it returns the record there if that
+    /// matches, `None` at the end.
     pub(crate) fn fill(&mut self, mut record: impl FnMut(&mut u32, &Filter) -> Option<Option<V>>) {
         let mut cursor = self.cursor.max(1);
         for _ in 0..self.scan_max {
@@ -333,18 +333,18 @@ impl<V> Query<V> {
     }
 }
 
-/// What happens to a subscriber, or to one of its records.
+/// What a change does to a subscriber or a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prospect {
     /// Unchanged.
     Keeps,
-    /// The subscriber's next mapping is on another address.
+    /// The next mapping is on another address.
     Moves,
-    /// Nothing new. Its state stays while used, at most until the instant.
+    /// Nothing new; its state stays while used, until the instant at most.
     Drains(Option<Instant>),
     /// Nothing new: no pool serves it, or its state ends.
     Leaves,
-    /// It ends with the change.
+    /// Ends with the change.
     Ends,
 }
 

@@ -1,4 +1,4 @@
-//! The records of one worker, and how to find them.
+//! The records of one worker.
 
 pub(crate) mod alg;
 pub(crate) mod bucket;
@@ -63,28 +63,27 @@ impl State {
             .hash(u64::from(key.address) << 16 | u64::from(key.port), u64::from(key.realm.0) << 8 | key.protocol as u64)
     }
 
-    /// [`State::hash_of`] of the endpoint with this [`InternalKey::word`].
+    /// As [`State::hash_of`], from [`InternalKey::word`].
     #[inline(always)]
     pub(crate) fn hash_of_word(&self, word: u64) -> u64 {
         let address_and_port = (word as u32 as u64) << 16 | word >> 32 & 0xffff;
         self.hash.hash(address_and_port, InternalKey::realm_and_protocol(word))
     }
 
-    /// The mapping of an internal endpoint, dead or alive.
+    /// Finds expired mappings, too.
     #[inline(always)]
     pub(crate) fn find_mapping(&self, key: &InternalKey, hash: u64) -> Option<u32> {
-        // Compute the word first: reading back a key that was just written in parts would stall.
+        // Compute the word first: reading back a key just written in parts would stall.
         let internal = key.word();
         self.outbound.find(hash, |index| self.mappings.get(index).matches(internal))
     }
 
-    /// The owner of the grants of an internal address: its subscriber.
     #[inline]
     pub(crate) fn owner_of(&self, address: u32) -> u32 {
         self.subscribers.hosts.subscriber_of(address)
     }
 
-    /// The grants of the subscriber of an internal address, as [`GrantStore::of_owner`].
+    /// As [`GrantStore::of_owner`].
     pub(crate) fn grants_beside(&self, realm: RealmId, address: u32) -> impl Iterator<Item = u32> + '_ {
         self.grants.of_owner(realm, self.owner_of(address))
     }
@@ -93,8 +92,7 @@ impl State {
         self.find_mapping(key, self.hash_of(key)).filter(|index| self.is_alive(*index, now))
     }
 
-    /// Exact: if the record's end is only a bound, sessions are searched for a live one, newest
-    /// first.
+    /// Exact: if the mapping's end is only a bound, searches its sessions, newest first.
     #[inline]
     pub(crate) fn is_alive(&self, index: u32, now: Instant) -> bool {
         let mapping = self.mappings.get(index);

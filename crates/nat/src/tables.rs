@@ -1,7 +1,5 @@
-//! The tables of the engine alone, for the benchmark that compares them with other structures.
-//!
-//! Mappings, ports and the hash are those of a [`Shard`](crate::Shard), used in the same order.
-//! Parsing, subscribers, filters, TCP states, routes, fragments, sweeping and counters are missing.
+//! The engine's tables alone, for the benchmark that compares structures: mappings, ports and hash
+//! of a [`Shard`](crate::Shard), without subscribers, filters, TCP states, sweeping or counters.
 
 use core::net::Ipv4Addr;
 
@@ -35,32 +33,32 @@ mod tests;
 const WORKER: WorkerId = WorkerId(0);
 const CLASS: PortClass = PortClass::High;
 
-/// First steps for a packet from inside.
+/// Progress of a packet from inside.
 #[derive(Clone, Copy, Debug)]
 pub struct Look {
     hash: u64,
     /// Candidate mapping, 0 for none.
     record: u32,
-    /// It may be in a further line.
+    /// The candidate may be in a further line.
     goes_on: bool,
     aim: Option<PortAim>,
 }
 
-/// One worker's UDP mappings, found from either side.
+/// One worker's UDP mappings.
 pub struct Tables {
     outbound: BucketTable,
     mappings: MappingStore,
     ports: PortTable,
     hash: KeyedHash,
     random: Random,
-    /// The first external address; the others follow it.
+    /// Lowest external address; the others follow it.
     first_address: u32,
     addresses: u32,
     idle: Duration,
 }
 
 impl Tables {
-    /// The external addresses are consecutive from `first` on. `random` seeds hash and ports.
+    /// External addresses run from `first`. `random` seeds hash and ports.
     pub fn new(mappings_max: u32, first: Ipv4Addr, random: [u64; 4], idle: Duration) -> Result<Tables, ArenaError> {
         let spec = AddressSpec { port_min: 1_024, port_max: u16::MAX, reserved: Vec::new(), ..AddressSpec::default() };
         // A quarter more ports than mappings, so that subscribers nearly always keep their address.
@@ -101,7 +99,7 @@ impl Tables {
         Look { hash, record: 0, goes_on: false, aim: None }
     }
 
-    /// Second step: reads that line, and prefetches the record or the next line.
+    /// Second step: prefetches the record or the next line.
     #[inline(always)]
     pub fn look_closer(&self, look: &mut Look) {
         (look.record, look.goes_on) = self.outbound.candidate(look.hash);
@@ -111,7 +109,7 @@ impl Tables {
         }
     }
 
-    /// Third step: reads further lines, and for a new mapping prefetches its port.
+    /// Third step: reads further lines, and prefetches a new mapping's port.
     #[inline(always)]
     pub fn look_for_port(&mut self, look: &mut Look, address: u32) {
         if look.goes_on {
@@ -129,7 +127,7 @@ impl Tables {
         }
     }
 
-    /// Last step: refreshes or makes the mapping and returns its external endpoint.
+    /// Last step: refreshes or makes the mapping, and returns its external endpoint.
     #[inline]
     pub fn find_or_map(
         &mut self,
@@ -145,7 +143,6 @@ impl Tables {
         }
     }
 
-    /// Refreshes the mapping with this hash that `is_it` accepts, too.
     #[inline(always)]
     fn find(
         &mut self,
@@ -163,7 +160,6 @@ impl Tables {
         Some((mapping.external_address, mapping.external_port()))
     }
 
-    /// Makes a mapping: its index and external endpoint.
     #[inline(always)]
     fn map(
         &mut self,
@@ -227,7 +223,7 @@ impl Tables {
         Some(place)
     }
 
-    /// Second step: reads the entry, prefetches the record and returns its index.
+    /// Second step: prefetches the record and returns its index.
     #[inline(always)]
     pub fn look_closer_inbound(&self, place: usize) -> Option<u32> {
         let (_, mapping) = self.ports.lookup_at(place)?;
@@ -235,7 +231,7 @@ impl Tables {
         Some(mapping.0)
     }
 
-    /// Last step: refreshes the mapping and returns its internal endpoint, unless expired.
+    /// Last step: refreshes the mapping, and returns its internal endpoint unless expired.
     #[inline(always)]
     pub fn internal(&mut self, now: Instant, index: u32) -> Option<(u32, u16)> {
         let expires = now + self.idle;

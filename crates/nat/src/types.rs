@@ -1,18 +1,18 @@
-//! The small types of the engine, in the words of RFC 2663, 4787 and 6888.
+//! Small types, in the words of RFC 2663, 4787 and 6888.
 
 use core::fmt;
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 
-/// Transports of a NAPT mapping. For ICMP queries (RFC 5508 §3) the identifier is the port.
+/// Transports of a NAPT mapping. ICMP queries have an identifier for a port (RFC 5508 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Protocol {
-    /// UDP, IP protocol 17.
+    /// IP protocol 17.
     Udp = 0,
-    /// TCP, IP protocol 6.
+    /// IP protocol 6.
     Tcp = 1,
-    /// ICMP query, IP protocol 1.
+    /// Queries, IP protocol 1.
     Icmp = 2,
 }
 
@@ -28,15 +28,15 @@ impl From<alg::Transport> for Protocol {
 impl Protocol {
     /// Length of arrays by [`Protocol::index`].
     pub const COUNT: usize = 3;
-    /// All of them, in index order.
+    /// All, in index order.
     pub const ALL: [Protocol; 3] = [Protocol::Udp, Protocol::Tcp, Protocol::Icmp];
 
-    /// Dense index: 0, 1 or 2.
+    /// 0, 1 or 2.
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The inverse of [`Protocol::index`].
+    /// Inverse of [`Protocol::index`].
     pub const fn from_index(index: usize) -> Option<Protocol> {
         match index {
             0 => Some(Protocol::Udp),
@@ -55,7 +55,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol with this number, if a NAPT mapping can have it.
+    /// The protocol with this number, if NAPT translates it.
     pub const fn from_number(number: u8) -> Option<Protocol> {
         match number {
             17 => Some(Protocol::Udp),
@@ -65,7 +65,7 @@ impl Protocol {
         }
     }
 
-    /// `udp`, `tcp` or `icmp`, as in commands and JSON.
+    /// As in commands and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Udp => "udp",
@@ -81,18 +81,18 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// What an interface faces (RFC 2663 §2.1).
+/// Side of an interface (RFC 2663 §2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Side {
-    /// The subscribers, whose addresses are only valid inside.
+    /// The subscribers; their addresses are valid only here.
     Inside = 0,
     /// The Internet.
     Outside = 1,
 }
 
 impl Side {
-    /// Dense index for tables: 0 or 1.
+    /// 0 or 1.
     pub const fn index(self) -> usize {
         self as usize
     }
@@ -106,17 +106,17 @@ impl Side {
     }
 }
 
-/// From here on, the address of an internal endpoint is the number of an IPv6 host (see
-/// `state/host.rs`): no IPv4 host may have these addresses (RFC 1112, RFC 6890).
+/// From here on, internal addresses are numbers of IPv6 hosts (`state/host.rs`): no IPv4 host may
+/// have them (RFC 1112, RFC 6890).
 pub const HOSTS_FIRST: u32 = 0xe000_0000;
-/// From here on, it is the number of a host behind a softwire (RFC 6333).
+/// From here on, of hosts behind a softwire (RFC 6333).
 pub const SOFTWIRE_HOSTS_FIRST: u32 = 0xf000_0000;
 
-/// Source of an own ICMPv4 error to an IPv6 host (RFC 7600 §4.8), before it is translated. Nobody
-/// else may forward it (RFC 7600 §7, "Forwardable: False").
+/// Source of an own ICMPv4 error to an IPv6 host before translation (RFC 7600 §4.8); only Natrix
+/// may forward it (RFC 7600 §7, "Forwardable: False").
 pub(crate) const DUMMY: u32 = 0xc000_0008;
 
-/// True if the address of an internal endpoint is the number of an IPv6 host.
+/// True if an internal address is the number of an IPv6 host.
 #[inline(always)]
 pub const fn is_host_number(address: u32) -> bool {
     address >= HOSTS_FIRST
@@ -131,21 +131,21 @@ pub(crate) const fn is_nat64_number(address: u32) -> bool {
 /// An inside host as the configuration names it, within its realm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum InsideHost {
-    /// An IPv4 subscriber.
+    /// A subscriber.
     Ipv4(Ipv4Addr),
-    /// A host of NAT64 (RFC 6146), behind the first translation prefix of its realm.
+    /// A NAT64 host (RFC 6146), behind its realm's first translation prefix.
     Ipv6(Ipv6Addr),
     /// A host behind a B4 (RFC 6333).
     BehindB4 {
-        /// Address of the B4.
+        /// Its address.
         b4: Ipv6Addr,
-        /// Inner address of the host.
+        /// The host's inner address.
         inner: Ipv4Addr,
     },
 }
 
 impl InsideHost {
-    /// The IPv6 address of the host or its B4; `None` for an IPv4 subscriber.
+    /// Address of the IPv6 host or the B4.
     pub const fn ipv6(&self) -> Option<Ipv6Addr> {
         match *self {
             InsideHost::Ipv4(_) => None,
@@ -153,7 +153,7 @@ impl InsideHost {
         }
     }
 
-    /// An endpoint of the host, as people write it: the port is a number or a range.
+    /// `port` may be a range.
     pub fn with_port(&self, port: impl fmt::Display) -> String {
         match self {
             InsideHost::Ipv4(address) => format!("{address}:{port}"),
@@ -179,7 +179,7 @@ impl fmt::Display for InsideHost {
     }
 }
 
-/// An inside realm (VRF), with its own address space; 0 is the default.
+/// A VRF with its own address space; 0 is the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RealmId(pub u16);
 
@@ -187,18 +187,18 @@ impl RealmId {
     /// Seven bits of a fragment's key.
     pub const COUNT_MAX: usize = 128;
 
-    /// Index into per-realm arrays.
+    /// Per-realm index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// What an interface faces.
+/// Side and realm of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Facing {
-    /// Subscribers or the Internet.
+    /// Its side.
     pub side: Side,
-    /// The inside realm; 0 for the outside.
+    /// 0 for the outside.
     pub realm: RealmId,
 }
 
@@ -206,7 +206,7 @@ impl Facing {
     /// The Internet.
     pub const OUTSIDE: Facing = Facing { side: Side::Outside, realm: RealmId(0) };
 
-    /// Subscribers of one realm.
+    /// One realm's subscribers.
     pub const fn inside(realm: RealmId) -> Facing {
         Facing { side: Side::Inside, realm }
     }
@@ -219,21 +219,21 @@ impl From<Side> for Facing {
     }
 }
 
-/// The owner of one shard.
+/// The owner of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u8);
 
 impl WorkerId {
-    /// Six bits of a port table entry (see `ports`).
+    /// Six bits of a port table entry.
     pub const COUNT_MAX: usize = 64;
 
-    /// Index into per-worker arrays.
+    /// Per-worker index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A logical interface (a port, or an 802.1Q sub-interface): index into `Settings::interfaces`.
+/// A logical interface: a port, or an 802.1Q sub-interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InterfaceId(pub u16);
 
@@ -244,12 +244,12 @@ impl InterfaceId {
     }
 }
 
-/// A pool: index into `Settings::pools`.
+/// A pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub u16);
 
 impl PoolId {
-    /// No pool: a reload left it without one.
+    /// After a reload that left no pool.
     pub const NONE: PoolId = PoolId(u16::MAX);
 
     /// Index into `Settings::pools`.
@@ -258,15 +258,13 @@ impl PoolId {
     }
 }
 
-/// A pool's name, by a number that it keeps while the instance runs. A reload may change its
-/// position in the settings.
+/// A pool's name, by a number that survives reloads, unlike its position in the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolName(pub u16);
 
 impl PoolName {
     /// No name.
     pub const NONE: PoolName = PoolName(u16::MAX);
-    /// Upper bound of names.
     pub(crate) const COUNT_MAX: u16 = u16::MAX;
 }
 
@@ -275,25 +273,24 @@ impl PoolName {
 pub struct AddressIndex(pub u32);
 
 impl AddressIndex {
-    /// Index into per-address arrays.
+    /// Per-address index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A mapping record of a shard. 0 is unused and means "none" in tables.
+/// A shard's mapping record. Tables use 0 for "none".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MappingIndex(pub u32);
 
 impl MappingIndex {
-    /// Upper bound for one shard: 26 bits, less the unused index 0 and the values for shared ports.
+    /// Upper bound: 26 bits, less index 0 and the values for shared ports.
     pub const COUNT_MAX: usize = (1 << 26) - 257;
 
-    /// Not a mapping: flows share the external endpoint. The last eight bits vary in the port
-    /// table.
+    /// No mapping: flows share the external endpoint. The port table varies the last eight bits.
     pub const SHARED: MappingIndex = MappingIndex((1 << 26) - 256);
 
-    /// True if flows share the external endpoint, whatever the last eight bits are.
+    /// Whatever the last eight bits are.
     #[inline(always)]
     pub const fn is_shared(self) -> bool {
         self.0 >= MappingIndex::SHARED.0
@@ -305,12 +302,12 @@ impl MappingIndex {
     }
 }
 
-/// An address and a port (or ICMP query identifier).
+/// An address and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     /// The IPv4 address.
     pub address: Ipv4Addr,
-    /// The port, or the ICMP query identifier.
+    /// The port or ICMP query identifier.
     pub port: u16,
 }
 
@@ -337,9 +334,9 @@ pub struct Prefix {
 impl Prefix {
     /// Every address.
     pub const ALL: Prefix = Prefix { address: Ipv4Addr::UNSPECIFIED, length: 0 };
-    /// All numbers of IPv6 hosts.
+    /// Numbers of IPv6 hosts.
     pub const HOSTS: Prefix = Prefix { address: Ipv4Addr::from_bits(HOSTS_FIRST), length: 3 };
-    /// Those of hosts behind softwires.
+    /// Numbers of hosts behind softwires.
     pub const SOFTWIRE_HOSTS: Prefix = Prefix { address: Ipv4Addr::from_bits(SOFTWIRE_HOSTS_FIRST), length: 4 };
 
     /// Clears host bits. `None` if `length` is over 32.
@@ -360,32 +357,32 @@ impl Prefix {
         if length == 0 { 0 } else { u32::MAX << (32 - length as u32) }
     }
 
-    /// First address of the prefix.
+    /// First address.
     pub const fn address(self) -> Ipv4Addr {
         self.address
     }
 
-    /// Prefix length, 0 to 32.
+    /// 0 to 32.
     pub const fn length(self) -> u8 {
         self.length
     }
 
-    /// The mask as 32 bits.
+    /// As 32 bits.
     pub const fn mask(self) -> u32 {
         Prefix::mask_of(self.length)
     }
 
-    /// Last address of the prefix.
+    /// Last address.
     pub const fn last(self) -> Ipv4Addr {
         Ipv4Addr::from_bits(self.address.to_bits() | !self.mask())
     }
 
-    /// True if `address` is in the prefix.
+    /// True for addresses of the prefix.
     pub const fn contains(self, address: Ipv4Addr) -> bool {
         address.to_bits() & self.mask() == self.address.to_bits()
     }
 
-    /// True if both have an address in common.
+    /// True if they have a common address.
     pub const fn overlaps(self, other: Prefix) -> bool {
         self.contains(other.address) || other.contains(self.address)
     }

@@ -1,11 +1,10 @@
-//! Control sessions of application-level gateways: a side table.
+//! Control sessions of application-level gateways.
 //!
-//! A reload can change how many there may be. Address space is reserved for [`SESSIONS_CEILING`];
+//! Address space is reserved for [`SESSIONS_CEILING`], because a reload can change their limit;
 //! memory comes as places are first used.
 //!
-//! A session is found by its mapping and remote endpoint. Its record has the bit of ports with
-//! their own timer (`state/mapping.rs`), which the short way checks anyway. So packets of control
-//! sessions take the long way, at no cost for other sessions.
+//! Their mappings have the bit of ports with their own timer (`state/mapping.rs`), which the short
+//! way checks anyway: other sessions pay nothing.
 
 use alg::Alg;
 use alg::AlgId;
@@ -35,28 +34,25 @@ mod owners;
 mod places;
 mod queue;
 
-/// Control sessions of one worker, at most, whatever is configured.
+/// For one worker, whatever is configured.
 const SESSIONS_CEILING: u32 = crate::settings::CONTROL_SESSIONS_CEILING;
-/// Sessions for each direction that may hold something: few messages are incomplete or
-/// unacknowledged at a time.
+/// Sessions for each direction with held data: few messages are incomplete or unacknowledged at a
+/// time.
 const SESSIONS_PER_HELD: u32 = 32;
 const HELD_MIN: u32 = 256;
 const HELD_CEILING: u32 = SESSIONS_CEILING / SESSIONS_PER_HELD;
 const _: () = assert!(HELD_CEILING < u16::MAX as u32, "a session has its place in 16 bits");
-/// Unanswered clients of one subscriber's servers over UDP: anyone can forge them.
+/// Unanswered UDP clients of one subscriber's servers: anyone can forge them.
 const CLIENTS_MAX: u16 = 64;
-/// One subscriber may have this part of the sessions, and of the free places that hold data.
+/// One subscriber's part of the sessions, and of free places.
 const SHARE: u32 = 8;
-/// Places that are looked at for one to take back. Steps of the golden ratio, in parts of 2³²,
-/// spread them evenly over all places.
+/// Places examined for one to take back; golden-ratio steps, in parts of 2³², spread them evenly.
 const LOOKED_AT: u32 = 32;
 const LOOK_STEP: u32 = 0x9e37_79b9;
 /// Expectations of one session.
 pub(crate) const KNOWN_MAX: usize = 8;
-/// Calls of PPTP.
 const CALLS_MAX: usize = SESSIONS_CEILING as usize;
 
-/// How much of the table may be taken.
 #[derive(Clone, Copy)]
 struct Room {
     sessions: u32,
@@ -70,7 +66,7 @@ impl Room {
     }
 }
 
-/// Identifies a control session. The index alone does not, because records are reused.
+/// Records are reused, so the index alone identifies no session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlgKey {
     pub(crate) mapping: u32,
@@ -89,14 +85,14 @@ impl AlgKey {
     }
 }
 
-/// Why a session may make room for another.
+/// Why a session may be replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Spare {
-    /// Begun from inside and unanswered. Only a session begun from inside may replace it.
+    /// Opened from inside and unanswered; only another from inside may replace it.
     Asked,
-    /// Begun from outside and unanswered, which anyone can forge, or ended.
+    /// Ended, or opened from outside and unanswered, which anyone can forge.
     Stranger,
-    /// The same, of a client over UDP. These are counted separately.
+    /// A stranger over UDP, counted separately.
     Client,
 }
 
@@ -106,21 +102,19 @@ pub(crate) struct AlgSession {
     pub(crate) client_is_inside: bool,
     /// Read because it leads to a registered endpoint.
     pub(crate) is_of_registration: bool,
-    /// Internal endpoint of its mapping, which may end before it.
+    /// Of its mapping, which may end earlier.
     pub(crate) inside: InternalKey,
     pub(crate) memory: Memory,
     known: [Known; KNOWN_MAX],
     known_len: usize,
-    /// TCP only: from inside, from outside; from the first byte or never.
+    /// From inside, from outside. TCP only, from the first byte or never.
     pub(crate) streams: [Option<Stream>; 2],
-    /// Place of what is held, plus one.
+    /// Places of held data, plus one.
     held: [u16; 2],
-    /// Whether a packet came from inside, and from outside.
+    /// From inside, from outside.
     heard: [bool; 2],
     in_use: bool,
-    /// Place of its subscriber.
     owner: u32,
-    /// Its queues of sessions that may be replaced: of all, and of its subscriber.
     spare: Option<Spare>,
     links: [Links; 2],
 }
@@ -146,7 +140,7 @@ impl AlgSession {
         }
     }
 
-    /// A client outside asks a server inside over UDP. The session exists so that it is read.
+    /// A client outside asks a UDP server inside; the session exists only to be read.
     pub(crate) fn is_of_client(&self) -> bool {
         self.inside.protocol == Protocol::Udp && !self.client_is_inside && !self.is_of_registration
     }
@@ -155,9 +149,9 @@ impl AlgSession {
         &self.known[..self.known_len]
     }
 
-    /// Starts the streams that a SYN starts; false if none. Only the answer of the server counts,
-    /// and from outside only if it acknowledges the client's SYN: anyone can send either. After the
-    /// answer, a SYN is a duplicate or forged, and the host answers it (RFC 5961 §4).
+    /// Starts the streams that a SYN starts; false if none. Only the server's answer counts, from
+    /// outside only if it acknowledges the client's SYN: anyone can send either. The host answers
+    /// later SYNs (RFC 5961 §4).
     pub(crate) fn take_syn(&mut self, from: Side, flags: Flags, sequence: u32, ack: u32) -> bool {
         let (own, other) = if from == Side::Inside { (0, 1) } else { (1, 0) };
         let from_client = (from == Side::Inside) == self.client_is_inside;
@@ -166,7 +160,7 @@ impl AlgSession {
             return false;
         }
         if is_answer && from == Side::Inside {
-            // Says which of the SYNs it answers.
+            // Says which SYN it answers.
             self.streams[other] = Some(self.stream_starting(ack));
         } else if is_answer && self.streams[other].as_ref().is_none_or(|stream| stream.next() != ack) {
             return false;
@@ -179,7 +173,6 @@ impl AlgSession {
         Stream::starting(first).keeping_ahead(self.alg.alg().is_some_and(Alg::keeps_ahead))
     }
 
-    /// Why it may make room, once it does.
     fn why_spare(&self, is_over: bool) -> Spare {
         match () {
             () if self.is_of_client() => Spare::Client,
@@ -188,23 +181,19 @@ impl AlgSession {
         }
     }
 
-    /// A packet came from this side. True if the session is answered: both sides have spoken.
     pub(crate) fn hear(&mut self, from: Side) -> bool {
         self.heard[usize::from(from == Side::Outside)] = true;
         self.heard == [true; 2]
     }
 
-    /// False once reading has ended for good.
     pub(crate) fn is_read(&self) -> bool {
         !self.streams.iter().flatten().any(Stream::is_over)
     }
 
-    /// A copy, and how many of it count.
     pub(crate) fn known_now(&self) -> ([Known; KNOWN_MAX], usize) {
         (self.known, self.known_len)
     }
 
-    /// False if there are too many.
     pub(crate) fn learn(&mut self, known: Known) -> bool {
         let is_it = |it: &&mut Known| (it.external, it.inside) == (known.external, known.inside);
         if let Some(same) = self.known[..self.known_len].iter_mut().find(is_it) {
@@ -241,10 +230,8 @@ impl core::fmt::Debug for AlgStore {
     }
 }
 
-/// A control session that begins.
 pub(crate) struct Begun {
     pub(crate) key: AlgKey,
-    /// The internal endpoint of its mapping.
     pub(crate) inside: InternalKey,
     pub(crate) subscriber: u32,
     pub(crate) alg: AlgId,
@@ -253,7 +240,6 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// The side of its client.
     pub(crate) fn from(&self) -> Side {
         if self.client_is_inside { Side::Inside } else { Side::Outside }
     }
@@ -264,10 +250,9 @@ impl Begun {
     }
 }
 
-/// What one direction of a session holds. A free place keeps the index of its last session.
+/// A free place keeps its last session's index.
 struct Holding {
     held: Held,
-    /// When the last part of the message at its start came.
     since: Instant,
     session: u32,
     way: usize,
@@ -279,24 +264,20 @@ impl Holding {
     }
 }
 
-/// The table, made when a gateway is first enabled.
 pub(crate) struct AlgStore {
     sessions: Places<AlgSession>,
     held: Places<Holding>,
-    /// The place of `held` last looked at, in parts of 2³².
     looked_at: u32,
     by_key: BucketTable,
     owners: Owners,
-    /// Sessions that any other may replace, and those that only sessions begun from inside may
-    /// replace; each with the longest-waiting first.
+    /// Longest-waiting first.
     strangers: Queue,
     asked: Queue,
-    /// Calls of PPTP.
     pub(crate) calls: CallTable,
     hash: KeyedHash,
     room: Room,
     walked: usize,
-    /// Content of a direction that holds nothing.
+    /// For directions without held data.
     nothing: Held,
     by_alg: [u32; alg::ALGS.len()],
 }
@@ -320,7 +301,6 @@ impl AlgStore {
         })
     }
 
-    /// Bytes of one worker's store when all of it has been used.
     pub(crate) fn bytes_for(sessions_max: u32) -> u64 {
         let Room { sessions, held } = Room::of(sessions_max);
         let records = Places::<AlgSession>::bytes_for(sessions) + Places::<Holding>::bytes_for(held);
@@ -328,7 +308,7 @@ impl AlgStore {
         records + Owners::bytes_for(sessions, SESSIONS_CEILING) + tables
     }
 
-    /// Takes over the hash of its shard, while the store is empty.
+    /// The store must be empty.
     pub(crate) fn set_hash(&mut self, hash: KeyedHash) {
         self.hash = hash;
         self.calls.set_hash(hash);
@@ -347,7 +327,6 @@ impl AlgStore {
         self.by_key.is_empty()
     }
 
-    /// Sessions that this gateway reads.
     pub(crate) fn count_of(&self, alg: AlgId) -> u32 {
         self.by_alg.get(usize::from(alg.0)).copied().unwrap_or(0)
     }
@@ -367,7 +346,6 @@ impl AlgStore {
         &mut self.sessions.list[index as usize]
     }
 
-    /// Copies what the gateway remembers of a session to another session of the same gateway.
     pub(crate) fn copy_memory(&mut self, from: u32, to: u32) {
         let AlgSession { alg, memory, .. } = *self.get(from);
         let to = self.get_mut(to);
@@ -384,8 +362,7 @@ impl AlgStore {
         self.len() >= self.room.sessions as usize
     }
 
-    /// Starts a session, or restarts it. `None` if the table, or the subscriber's share, is full;
-    /// see [`AlgStore::to_replace`].
+    /// `None` if the table or the subscriber's share is full; see [`AlgStore::to_replace`].
     pub(crate) fn start(&mut self, begun: &Begun) -> Option<u32> {
         let Begun { key, inside, subscriber, alg, client_is_inside, is_of_registration } = *begun;
         if let Some(known) = self.find(&key) {
@@ -411,11 +388,10 @@ impl AlgStore {
         Some(index)
     }
 
-    /// The session to replace so that a new one of this subscriber, begun from this side, can
-    /// start: the one that has been unanswered or ended for longest, of the same subscriber if its
-    /// share is full. Sessions begun from outside go first, and a new one from outside replaces no
-    /// others: anyone can forge them. `None` if there is room, or if one place is not enough
-    /// because a reload lowered the limit.
+    /// The session to replace by one that the subscriber starts from this side: unanswered or ended
+    /// for longest, and its own if its share is full. Sessions from outside go first and replace no
+    /// others, because anyone can forge them. `None` if there is room, or if a lowered limit needs
+    /// more than one place.
     pub(crate) fn to_replace(&self, subscriber: u32, from: Side) -> Option<u32> {
         let (max, share) = (self.room.sessions, self.room.sessions / SHARE);
         let own = self.owners.find(&self.hash, subscriber);
@@ -431,20 +407,17 @@ impl AlgStore {
         of_outside.or_else(|| asked.first().filter(|_| from == Side::Inside))
     }
 
-    /// The same for a client of a server over UDP, if the subscriber has [`CLIENTS_MAX`] unanswered
-    /// ones.
+    /// A client of a UDP server to replace, if the subscriber has [`CLIENTS_MAX`].
     pub(crate) fn client_to_replace(&self, subscriber: u32) -> Option<u32> {
         let own = self.owners.find(&self.hash, subscriber)?;
         if own.client_count < CLIENTS_MAX { None } else { own.clients.first() }
     }
 
-    /// Whether a new session of this subscriber, begun from this side, can start, if necessary in
-    /// place of another.
     pub(crate) fn has_room_for(&self, subscriber: u32, from: Side) -> bool {
         !(self.is_full() || self.has_all(subscriber)) || self.to_replace(subscriber, from).is_some()
     }
 
-    /// Call it with each packet of a session. `is_over`: it was answered, and has ended.
+    /// Call it with each packet. `is_over`: it was answered, and has ended.
     pub(crate) fn set_replaceable(&mut self, index: u32, is_replaceable: bool, is_over: bool) {
         let Some(session) = self.sessions.list.get_mut(index as usize) else { return };
         let spare = is_replaceable.then(|| session.why_spare(is_over));
@@ -467,7 +440,6 @@ impl AlgStore {
         }
     }
 
-    /// The queues that a session is in, and the records that link them.
     fn queues(&mut self, index: u32, spare: Spare) -> ([&mut Queue; 2], &mut [AlgSession]) {
         let list = &mut self.sessions.list;
         let own = self.owners.get_mut(list[index as usize].owner);
@@ -510,7 +482,7 @@ impl AlgStore {
         }
     }
 
-    /// What one direction of a session holds. `None` if it holds nothing and no room is left.
+    /// `None` without room.
     pub(crate) fn with_held(&mut self, index: u32, way: usize) -> Option<&mut Held> {
         let session = &self.sessions.list[index as usize];
         if session.held[way] == 0 {
@@ -528,14 +500,14 @@ impl AlgStore {
         self.held.list.get_mut(usize::from(place)).map(|holding| &mut holding.held)
     }
 
-    /// The fuller the table, the less each subscriber may have, so that a few cannot take all.
+    /// The fuller the table, the smaller each part, so that a few cannot take all.
     fn may_hold(&mut self, owner: u32) -> bool {
         let free = self.room.held.saturating_sub(self.held.used());
         free > 0 && u32::from(self.owners.get_mut(owner).held) < (free / SHARE).max(1)
     }
 
-    /// If no place is free, takes an incomplete message from the subscriber that holds most among
-    /// those at [`LOOKED_AT`] places, if it holds at least two more. False if there is none.
+    /// If no place is free, takes an incomplete message from the subscriber that holds most at
+    /// [`LOOKED_AT`] places, and at least two more than this one.
     fn take_back_for(&mut self, owner: u32) -> bool {
         if self.held.used() != self.room.held {
             return false;
@@ -566,20 +538,18 @@ impl AlgStore {
         self.sessions.list[index as usize].held[way] != 0
     }
 
-    /// Gives the room back if nothing is held.
     pub(crate) fn settle_held(&mut self, index: u32, way: usize) {
         if self.held(index, way).is_empty() {
             self.release_held(index, way);
         }
     }
 
-    /// Since when nothing was added to, or sent from, what one direction holds.
+    /// Since when no data was added or sent.
     pub(crate) fn held_since(&self, index: u32, way: usize) -> Option<Instant> {
         let held = self.sessions.list[index as usize].held[way];
         held.checked_sub(1).map(|place| self.held.list[usize::from(place)].since)
     }
 
-    /// Something was added or sent on.
     pub(crate) fn note_progress(&mut self, index: u32, way: usize, now: Instant) {
         let held = self.sessions.list[index as usize].held[way];
         if let Some(place) = held.checked_sub(1) {
@@ -587,13 +557,11 @@ impl AlgStore {
         }
     }
 
-    /// What one direction holds.
     pub(crate) fn held(&self, index: u32, way: usize) -> &Held {
         let held = self.sessions.list[index as usize].held[way];
         held.checked_sub(1).map_or(&self.nothing, |place| &self.held.list[usize::from(place)].held)
     }
 
-    /// A direction over TCP, and what it holds.
     pub(crate) fn stream(&mut self, index: u32, way: usize) -> Option<(&mut Stream, &mut Held)> {
         let session = &mut self.sessions.list[index as usize];
         let held = match session.held[way].checked_sub(1) {
@@ -603,12 +571,10 @@ impl AlgStore {
         session.streams[way].as_mut().map(|stream| (stream, held))
     }
 
-    /// Places that were ever used.
     pub(crate) fn places(&self) -> u32 {
         self.sessions.list.len() as u32
     }
 
-    /// The next few sessions, round and round.
     pub(crate) fn walk(&mut self, count: u32) -> impl Iterator<Item = u32> + use<> {
         let (total, count) = (self.sessions.list.len().max(1), count as usize);
         let from = self.walked;

@@ -5,16 +5,16 @@ use zerocopy::FromZeros;
 use crate::settings::Rate;
 use crate::time::Instant;
 
-/// Buckets count sixteenths of a microsecond, to keep the rounding error of rates small.
+/// Keeps the rounding error of rates small.
 const TICKS_PER_MICRO: u64 = 16;
 const TICKS_PER_SECOND: u64 = 1_000_000 * TICKS_PER_MICRO;
-/// A bucket wraps around after 203 days. A value further ahead than any burst is in the past.
+/// Buckets wrap after 203 days. A value further ahead than any burst is in the past.
 const BUCKET_BITS: u32 = 48;
 const BUCKET_MASK: u64 = (1 << BUCKET_BITS) - 1;
-/// The largest burst: 12 days at one a second keep buckets unambiguous.
+/// 12 days at one token a second keep buckets unambiguous.
 pub const BURST_MAX: u32 = 1_000_000;
 
-/// A token bucket (GCRA): the time at which it is full, modulo 2^48 ticks; 0 if unused.
+/// GCRA: the time at which the bucket is full, modulo 2^48 ticks; 0 if unused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 #[repr(C)]
 pub(crate) struct Bucket([u16; 3]);
@@ -28,7 +28,7 @@ impl Bucket {
 
     #[inline]
     fn at(full_again: u64) -> Bucket {
-        // Zero means never used; one tick less hardly differs.
+        // Zero means unused; one tick less hardly differs.
         let full_again = if full_again & BUCKET_MASK == 0 { BUCKET_MASK } else { full_again };
         Bucket([full_again as u16, (full_again >> 16) as u16, (full_again >> 32) as u16])
     }
@@ -39,12 +39,12 @@ impl Bucket {
     }
 }
 
-/// A bucket's rate and size. Buckets need no refilling.
+/// Buckets need no refilling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketRate {
     /// Ticks for one token; 0 without a limit.
     interval: u64,
-    /// How far ahead of now the bucket may be while there is a token.
+    /// How far ahead of now a bucket with a token may be.
     tolerance: u64,
 }
 

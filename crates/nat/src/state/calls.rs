@@ -1,9 +1,5 @@
-//! PPTP calls by what their packets from inside say: addresses and the peer's identifier.
-//!
-//! A call is a grant ([`crate::state::grant::Kind::Call`]). Its external call identifier is leased
-//! from the query identifiers of the external address, which are as long and as private, so that
-//! limits, blocks, the log and the port table need not know of a further space of numbers. Packets
-//! from outside find the grant by its mapping, and packets from inside here.
+//! PPTP calls, by what their packets from inside contain. Packets from outside find a call, which
+//! is a grant ([`crate::state::grant::Kind::Call`]), by its mapping.
 
 use crate::random::KeyedHash;
 use crate::state::table::BucketTable;
@@ -12,15 +8,15 @@ use crate::types::RealmId;
 use mem::ArenaError;
 use mem::Need;
 
-/// The space that external call identifiers are leased from.
+/// External call identifiers are leased from query identifiers, which are as long and as private:
+/// limits, blocks, log and port table need no further number space.
 pub(crate) const CALL_SPACE: Protocol = Protocol::Icmp;
 
-/// A packet of a call from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallKey {
     pub(crate) realm: RealmId,
     pub(crate) inside: u32,
-    /// The peer's address and its call identifier.
+    /// The peer's address and call identifier.
     pub(crate) remote: (u32, u16),
 }
 
@@ -34,7 +30,6 @@ impl CallTable {
         Ok(CallTable { grants: BucketTable::reserved(calls_max)?, hash })
     }
 
-    /// Memory of a table for this many calls.
     pub(crate) fn need(calls_max: usize) -> Need {
         BucketTable::need(calls_max)
     }
@@ -44,7 +39,7 @@ impl CallTable {
         self.grants.resident_bytes()
     }
 
-    /// Takes over the hash of its shard, while the table is empty.
+    /// The table must be empty.
     pub(crate) fn set_hash(&mut self, hash: KeyedHash) {
         self.hash = hash;
     }
@@ -54,7 +49,6 @@ impl CallTable {
         self.hash.hash(addresses, u64::from(key.realm.0) << 16 | u64::from(key.remote.1))
     }
 
-    /// The grant that `is_it` accepts.
     pub(crate) fn find(&self, key: &CallKey, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         if self.grants.is_empty() {
             return None;

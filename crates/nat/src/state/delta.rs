@@ -1,14 +1,12 @@
-//! One change of the state, by value, for a second instance with the same mappings, sessions and
-//! ports.
+//! One change of the state, for a second instance with the same mappings, sessions and ports.
 //!
-//! A delta names endpoints, hosts and remaining times, never record numbers or instants. So an
-//! instance with another clock and number of workers can [install](crate::Shard::install) it.
-//! Commit and the sweep emit deltas ([`Shard::set_deltas`](crate::Shard::set_deltas)). A walk over
-//! all live state ([`View::deltas_page`](crate::View::deltas_page)) initialises a new peer, and
-//! refreshes established sessions, whose packets emit nothing.
+//! It has endpoints, hosts and remaining times, no record numbers or instants, so that an instance
+//! with another clock and number of workers can [install](crate::Shard::install) it. Commit and the
+//! sweep emit deltas ([`Shard::set_deltas`](crate::Shard::set_deltas)). A walk over live state
+//! ([`View::deltas_page`](crate::View::deltas_page)) initialises a peer, and refreshes established
+//! sessions, whose packets emit none.
 //!
-//! Hold-downs are not carried: after a takeover a port may be given out too early (RFC 6888 REQ-8),
-//! as after a restart.
+//! Hold-downs are not carried: as after a restart, a port may be reused too early (RFC 6888 REQ-8).
 
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
@@ -25,79 +23,79 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 
-/// What happened to a mapping or session.
+/// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It is new, or reported again.
+    /// New, or reported again.
     Lives,
     /// It ended.
     Ended,
 }
 
-/// The session that a delta is about.
+/// A delta's session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaSession {
-    /// The remote endpoint outside.
+    /// Remote endpoint outside.
     pub remote: Endpoint,
-    /// The side that opened it.
+    /// Side of the first packet.
     pub opened_from: Side,
-    /// The remote endpoint is an external endpoint of Natrix.
+    /// The remote is an external endpoint of Natrix.
     pub is_hairpin: bool,
-    /// For protocols other than TCP whether it was answered.
+    /// TCP state; for others whether it was answered.
     pub state: TcpState,
-    /// Time until it ends without another packet.
+    /// Remaining time without packets.
     pub left: Duration,
     pub(crate) tracker: SequenceTracker,
 }
 
-/// The IPv6 host that has a mapping. Its number means nothing to another instance.
+/// The IPv6 host of a mapping; its number is local.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeltaHost {
-    /// Its address; behind a softwire, that of the B4.
+    /// Behind a softwire, the B4's.
     pub address: Ipv6Addr,
-    /// Its address behind the softwire.
+    /// Address behind the softwire.
     pub inner: Option<Ipv4Addr>,
-    /// An address of the translation prefix that it uses, or the AFTR.
+    /// In the translation prefix that it uses, or the AFTR's.
     pub towards: Ipv6Addr,
 }
 
-/// A change of a mapping, of one of its sessions, or of an endpoint-dependent session.
+/// A change of a mapping, of a session, or of an endpoint-dependent session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delta {
     /// What happened.
     pub change: Change,
-    /// Realm of the internal endpoint.
+    /// Inside realm.
     pub realm: RealmId,
-    /// Protocol.
+    /// Transport.
     pub protocol: Protocol,
-    /// Internal endpoint. If there is a host, only the port counts.
+    /// With a host, only the port counts.
     pub internal: Endpoint,
-    /// The host, if it is one of NAT64 or behind a softwire.
+    /// The NAT64 or softwire host.
     pub host: Option<DeltaHost>,
     /// External endpoint.
     pub external: Endpoint,
-    /// How long the mapping has existed.
+    /// Since the mapping's creation.
     pub age: Duration,
-    /// Time until the mapping ends without another packet.
+    /// Remaining time of the mapping without packets.
     pub left: Duration,
-    /// `None` for the mapping as a whole.
+    /// `None` for the whole mapping.
     pub session: Option<DeltaSession>,
-    /// Of an endpoint-dependent session, which has no mapping: the remote endpoint known inside.
+    /// Of an endpoint-dependent session: remote endpoint as known inside.
     pub remote_inside: Option<Endpoint>,
 }
 
-/// A change of a grant. Its mapping has no delta of its own: this one contains it.
+/// A change of a grant, including its mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GrantDelta {
     /// What happened.
     pub change: Change,
-    /// Realm of the internal endpoint.
+    /// Inside realm.
     pub realm: RealmId,
-    /// Protocol.
+    /// Transport.
     pub protocol: Protocol,
-    /// Internal endpoint. If there is a host, only the port counts, here and in the requester.
+    /// With a host, only the port counts, as in the requester.
     pub internal: Endpoint,
-    /// The host, if it is one of NAT64 or behind a softwire.
+    /// The NAT64 or softwire host.
     pub host: Option<DeltaHost>,
     /// External endpoint.
     pub external: Endpoint,
@@ -109,9 +107,9 @@ pub struct GrantDelta {
     pub remotes: Remotes,
     /// Who asked.
     pub requester: Requester,
-    /// Time until it ends.
+    /// Remaining time.
     pub left: Duration,
-    /// The epoch time of its client (RFC 6887 §8.5).
+    /// The client's epoch time (RFC 6887 §8.5).
     pub epoch_s: u32,
 }
 

@@ -1,5 +1,5 @@
-//! A map of fixed capacity whose entries are also queued in order of arrival, for state with a
-//! constant lifetime. Operations are O(1) on average; only construction allocates.
+//! A map of fixed capacity in order of arrival, for state with a constant lifetime. Operations are
+//! O(1) on average; only construction allocates.
 
 #[cfg(test)]
 mod tests;
@@ -95,7 +95,7 @@ impl<K: Copy + Eq + Default, V: Default> FifoMap<K, V> {
         self.get(self.oldest).map(|value| (self.oldest, value))
     }
 
-    /// `None` if the map is full. The key must not be in it.
+    /// `None` if full. The key must be new.
     pub(crate) fn insert(&mut self, hash: u64, key: K, value: V) -> Option<Slot> {
         let slot = self.free;
         let bucket = self.bucket_of(hash);

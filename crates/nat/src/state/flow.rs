@@ -1,5 +1,5 @@
-//! Flows: endpoint-dependent translations, one record for each remote endpoint (RFC 4787 §4.1, RFC
-//! 2663 §4.1.2 and §4.3).
+//! Flows: endpoint-dependent translations, one for each remote endpoint (RFC 4787 §4.1, RFC 2663
+//! §4.1.2 and §4.3).
 //!
 //! ```text
 //!   from inside: hash(internal endpoint, remote endpoint as known inside) ─┐
@@ -7,12 +7,11 @@
 //!   from outside: hash(external endpoint, remote endpoint as it is)       ─┘
 //! ```
 //!
-//! A flow shares its external endpoint with others, of any subscriber: the five-tuple outside
-//! identifies it. With twice NAT the two remote endpoints differ.
+//! Flows of any subscribers share an external endpoint. With twice NAT the two remote endpoints
+//! differ.
 //!
 //! An ended flow may be *held down* (RFC 6888 REQ-8): found only from outside, so that no other
-//! flow gets its five-tuple. Held-down records are queued; the first one is reused when none is
-//! free.
+//! gets its five-tuple. If no record is free, the first held-down one is reused.
 
 use core::net::Ipv4Addr;
 
@@ -43,8 +42,7 @@ const IN_USE: u8 = 1 << 2;
 /// In the top byte of `internal`, without [`IN_USE`].
 const HELD_DOWN: u8 = 1 << 7;
 
-/// Exactly one cache line. What is compared or written together is one 64-bit word, lowest field
-/// first:
+/// One cache line. What is compared or written together is one word, lowest field first:
 ///
 /// ```text
 ///   internal       address 32 | port 16 | realm 8 | kind 8    as in a mapping; 0 in a free record,
@@ -64,16 +62,15 @@ pub(crate) struct Flow {
     remote_outside_port: u16,
     created_s: u32,
     pub(crate) tracker: SequenceTracker,
-    /// The shared port's record, or [`BY_FORWARD`] and the generation of targets. Links free
-    /// records and the queue of held-down ones.
+    /// Shared port's record, or [`BY_FORWARD`] and the generation of targets. Links free and
+    /// held-down records.
     pub(crate) port: u32,
-    /// The subscriber's record. Links held-down records back.
+    /// Links held-down records back.
     pub(crate) subscriber: u32,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64, "one flow is one cache line");
 
-/// [`InternalKey::word`] and the remote endpoint as the inside knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InsideKey {
     internal: u64,
@@ -81,7 +78,6 @@ pub(crate) struct InsideKey {
 }
 
 impl InsideKey {
-    /// For ICMP queries the remote port is 0.
     #[inline]
     pub(crate) const fn new(internal: &InternalKey, address: u32, port: u16) -> InsideKey {
         InsideKey { internal: internal.word(), remote_inside: endpoint_word(address, port) }
@@ -92,7 +88,7 @@ impl InsideKey {
 pub(crate) struct OutsideKey {
     pub(crate) protocol: Protocol,
     pub(crate) external: (u32, u16),
-    /// For ICMP queries the port is 0.
+    /// ICMP queries have port 0.
     pub(crate) remote_outside: (u32, u16),
 }
 
@@ -121,7 +117,7 @@ const fn endpoint_word(address: u32, port: u16) -> u64 {
     address as u64 | (port as u64) << 32
 }
 
-/// In `port`: opened through a forward with several targets; shares no port of a pool.
+/// In `port`: opened through a forward with several targets, without a shared port.
 pub(crate) const BY_FORWARD: u32 = 1 << 31;
 const HAIRPIN: u64 = 1;
 
@@ -134,7 +130,6 @@ impl Flow {
         self.kind() & IN_USE != 0
     }
 
-    /// No other flow may have its five-tuple outside before [`Flow::expires`].
     #[inline]
     pub(crate) fn is_held_down(&self) -> bool {
         self.kind() & HELD_DOWN != 0
@@ -183,7 +178,7 @@ impl Flow {
         (self.external_address, self.external_port)
     }
 
-    /// The generation of targets, if it came through a forward.
+    /// Of targets, if it came through a forward.
     #[inline]
     pub(crate) fn generation(&self) -> Option<u32> {
         (self.port & BY_FORWARD != 0).then_some(self.port & !BY_FORWARD)
@@ -231,7 +226,7 @@ impl Flow {
         self.life = expires.as_micros().min(INSTANT_MAX) << 16 | self.life & 0xffff;
     }
 
-    /// The generation of filters that permits its packets in both directions; 0 for none.
+    /// Generation of filters that permits both directions; 0 for none.
     #[inline]
     pub(crate) fn filter_generation(&self) -> u8 {
         (self.remote_inside >> GENERATION_SHIFT) as u8
@@ -243,7 +238,6 @@ impl Flow {
             self.remote_inside & !(0xff << GENERATION_SHIFT) | u64::from(generation) << GENERATION_SHIFT;
     }
 
-    /// True for an established flow that is not hairpinned.
     #[inline(always)]
     pub(crate) fn is_steady_inside(&self, key: &InsideKey, generation: u8) -> bool {
         let remote_inside =
@@ -277,12 +271,12 @@ pub(crate) struct FlowStore {
     hash: KeyedHash,
     free: u32,
     untouched: u32,
-    /// First and last, 0 if there are none.
+    /// First and last, or 0.
     held_down: (u32, u32),
 }
 
 impl FlowStore {
-    /// 81 bytes for each flow.
+    /// 81 bytes a flow.
     pub(crate) fn new(flows_max: u32, hash: KeyedHash) -> Result<FlowStore, ArenaError> {
         Ok(FlowStore {
             records: Arena::zeroed(flows_max as usize + 1)?,
@@ -309,7 +303,7 @@ impl FlowStore {
         self.inside.is_empty()
     }
 
-    /// Not even a held-down record can be reused.
+    /// No held-down record is left to reuse, either.
     pub(crate) fn is_full(&self) -> bool {
         self.inside.is_full()
     }
@@ -318,7 +312,7 @@ impl FlowStore {
         self.outside.is_empty()
     }
 
-    /// The held-down record to end before an insertion; `None` if a record is free.
+    /// The held-down record to end first, if no other is free.
     pub(crate) fn in_the_way(&self) -> Option<u32> {
         (self.outside.is_full() && self.held_down.0 != 0).then_some(self.held_down.0)
     }
@@ -380,8 +374,7 @@ impl FlowStore {
         self.outside.find(self.outside_hash(key), |index| self.get(index).outside_key() == *key)
     }
 
-    /// No other flow may have its five-tuples. Nothing is evicted when the table is full (RFC 6888
-    /// REQ-11d).
+    /// The five-tuples must be new. A full table evicts nothing (RFC 6888 REQ-11d).
     pub(crate) fn insert(&mut self, new: &NewFlow, now: Instant) -> Result<u32, TableFull> {
         if self.outside.is_full() {
             return Err(TableFull);
@@ -417,7 +410,7 @@ impl FlowStore {
         Ok(index)
     }
 
-    /// The caller settles the shared port and the subscriber.
+    /// The caller settles port and subscriber.
     pub(crate) fn remove(&mut self, index: u32) {
         let flow = self.get(index);
         debug_assert!(flow.is_in_use(), "only a flow that is there is removed");
@@ -436,7 +429,6 @@ impl FlowStore {
         self.free = index;
     }
 
-    /// As [`FlowStore::remove`], but holds down the five-tuple.
     pub(crate) fn hold_down(&mut self, index: u32, until: Instant) {
         let flow = self.get(index);
         debug_assert!(flow.is_in_use(), "only a flow that is there can rest");
@@ -455,7 +447,7 @@ impl FlowStore {
         self.held_down.1 = index;
     }
 
-    /// The caller releases the claim among the workers.
+    /// The caller releases the claim among workers.
     pub(crate) fn end_hold_down(&mut self, index: u32) {
         let record = self.get(index);
         debug_assert!(record.is_held_down(), "only a held-down record is released");

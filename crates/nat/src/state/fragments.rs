@@ -1,20 +1,18 @@
-//! Virtual reassembly (RFC 4787 §11 REQ-14): later fragments get the ports of the first one of
-//! their datagram.
+//! Virtual reassembly (RFC 4787 §11 REQ-14): later fragments get the ports of their datagram's
+//! first. Those that arrive before it wait in slots, and leave in offset order.
 //!
-//! Fragments that arrive before it are copied into slots, and released in offset order when it
-//! arrives. All memory is bounded and allocated at construction:
+//! Memory is allocated at construction:
 //!
-//! - datagrams: `Limits::fragmented_datagrams_max`, each until it is complete, at most for
-//!   `Timeouts::fragment` from its first fragment seen.
+//! - datagrams: `Limits::fragmented_datagrams_max`, each until complete, or `Timeouts::fragment`
+//!   after its first fragment.
 //! - held fragments: `Limits::fragments_held_max` slots.
 //! - shares (REQ-14a): one of [`SOURCES`] classes of sources gets at most an eighth of either
-//!   table, but at least 64 slots (one large datagram); one side gets at most three quarters. All
-//!   IPv6 hosts of a prefix are one source. A flood is dropped at its share; nothing valid is
-//!   evicted for it.
+//!   table, but at least 64 slots (one large datagram); one side at most three quarters. All IPv6
+//!   hosts of a prefix are one source. A flood is dropped at its share, and evicts nothing.
 //!
 //! Refused are overlaps (the whole datagram, as in RFC 5722 §4 for IPv6), tiny first fragments (RFC
 //! 1858, RFC 3128), and contradictory offsets. Two bits for each 8-byte unit, 2 KiB a datagram,
-//! distinguish a duplicate from an overlap.
+//! distinguish duplicates from overlaps.
 
 use core::net::Ipv4Addr;
 
@@ -35,25 +33,25 @@ use crate::verdict::Verdict;
 mod tests;
 mod units;
 
-/// Fragments of one datagram that can wait: 64 KiB in pieces of 512 bytes.
+/// 64 KiB in pieces of 512 bytes.
 pub const HELD_PER_DATAGRAM_MAX: u32 = 128;
 
-/// Classes of sources, to limit what one source can take.
+/// Classes of sources with their own share.
 pub const SOURCES: usize = 1_024;
 
 /// An Ethernet packet with room to spare.
 pub const SLOT_BYTES_MIN: usize = 2_048;
 
-/// A jumbo packet. Larger out-of-order fragments are dropped as `FragmentBuffersFull`.
+/// A jumbo packet. Larger out-of-order fragments are `FragmentBuffersFull`.
 pub const SLOT_BYTES_MAX: usize = 9_216;
 
-/// Behind an IP header (RFC 791 §3.1: total length is 16 bits).
+/// Without an IP header; total length is 16 bits (RFC 791 §3.1).
 const PAYLOAD_MAX: u32 = 65_535 - 20;
 
-/// TCP needs the whole fixed header: ports, flags and checksum (RFC 3128 §4).
+/// TCP's fixed header (RFC 3128 §4).
 const TCP_FIRST_MIN: u32 = 20;
 
-/// The UDP header or the ICMP query header.
+/// The UDP or ICMP query header.
 const OTHER_FIRST_MIN: u32 = 8;
 
 const EXPIRE_PER_ACCEPT: usize = 2;
@@ -64,18 +62,17 @@ const REALM_SHIFT: u32 = 25;
 
 const _: () = assert!(RealmId::COUNT_MAX <= 1 << (32 - REALM_SHIFT), "a realm fits a key");
 
-/// What identifies a datagram (RFC 791 §3.2), and its side: inside addresses may equal outside
-/// ones.
+/// A datagram's identity (RFC 791 §3.2) and side: inside addresses may equal outside ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FragmentKey {
     addresses: u64,
     rest: u32,
-    /// All bits of the identification of an IPv6 datagram; otherwise 0.
+    /// 0 for IPv4.
     identification6: u32,
 }
 
 impl FragmentKey {
-    /// The key for these header fields.
+    /// From header fields.
     pub fn new(side: Side, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, identification: u16) -> FragmentKey {
         FragmentKey {
             addresses: u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()),
@@ -84,19 +81,19 @@ impl FragmentKey {
         }
     }
 
-    /// The same key in this inside realm.
+    /// The same in this inside realm.
     #[must_use]
     pub const fn in_realm(self, realm: RealmId) -> FragmentKey {
         FragmentKey { rest: self.rest | (realm.0 as u32) << REALM_SHIFT, ..self }
     }
 
-    /// The key of an IPv6 datagram with this identification.
+    /// The same for an IPv6 datagram.
     #[must_use]
     pub const fn of_ipv6(self, identification: u32) -> FragmentKey {
         FragmentKey { identification6: identification, ..self }
     }
 
-    /// Sources in several realms may have the same address.
+    /// Realms may share source addresses.
     fn facing(self) -> u64 {
         u64::from(self.rest >> 24)
     }
@@ -113,40 +110,39 @@ impl FragmentKey {
 /// A fragment's part of the datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentInfo {
-    /// Start behind the IP header in bytes: the offset field times eight.
+    /// In bytes: the offset field times eight.
     pub offset: u32,
-    /// Bytes behind the IP header.
+    /// In bytes.
     pub length: u32,
     /// More-fragments flag.
     pub more: bool,
-    /// Of a first fragment; for ICMP the query identifier twice.
+    /// Of a first fragment; for ICMP the identifier twice.
     pub first_ports: Option<(u16, u16)>,
-    /// Whose share it takes: the source, or the subscriber of an IPv6 host.
+    /// Whose share it takes: the source, or an IPv6 host's subscriber.
     pub owner: u32,
 }
 
-/// A tracked datagram. Valid until the next [`FragmentTracker::accept`] or
-/// [`FragmentTracker::expire`].
+/// Valid until the next [`FragmentTracker::accept`] or [`FragmentTracker::expire`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramIndex(Slot);
 
 /// What to do with a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragmentOutcome {
-    /// Process it, then the result of [`FragmentTracker::next_held`].
+    /// Process it, then what [`FragmentTracker::next_held`] returns.
     Resolved {
         /// Its datagram.
         datagram: DatagramIndex,
-        /// Ports of the datagram.
+        /// Its ports.
         ports: (u16, u16),
     },
-    /// Copied; it will be returned by [`FragmentTracker::next_held`] or discarded.
+    /// Copied, until [`FragmentTracker::next_held`] or discarded.
     Held,
     /// Dropped.
     Dropped {
         /// Why.
         verdict: Verdict,
-        /// Held fragments discarded with the same verdict.
+        /// Held fragments discarded with it.
         held_discarded: u32,
     },
 }
@@ -156,7 +152,7 @@ enum State {
     #[default]
     Waiting,
     Resolved((u16, u16)),
-    /// The remaining fragments are dropped.
+    /// Drops the remaining fragments.
     GivenUp(Verdict),
 }
 
@@ -166,7 +162,7 @@ struct Datagram {
     state: State,
     received: u32,
     highest_end: u32,
-    /// Once the last fragment has arrived, else 0.
+    /// 0 until the last fragment has arrived.
     total: u32,
     held_head: u32,
     held_tail: u32,
@@ -209,7 +205,7 @@ struct Share {
     held: u32,
 }
 
-/// The fragmented datagrams of one worker.
+/// One worker's fragmented datagrams.
 #[derive(Debug)]
 pub struct FragmentTracker {
     datagrams: FifoMap<FragmentKey, Datagram>,
@@ -219,7 +215,7 @@ pub struct FragmentTracker {
     slots: Box<[HeldFragment]>,
     free_slot: u32,
     held: u32,
-    /// Not yet reported to the caller.
+    /// Discarded, but not yet reported to the caller.
     timed_out: u32,
     complete: Option<Slot>,
     sources: Box<[Share]>,
@@ -231,9 +227,8 @@ pub struct FragmentTracker {
 }
 
 impl FragmentTracker {
-    /// `slot_bytes`: the largest packet that can be held, within
-    /// [`SLOT_BYTES_MIN`]..=[`SLOT_BYTES_MAX`]. `hash` must have its own secret. Takes about 2.2
-    /// KiB a datagram and `slot_bytes` a held fragment.
+    /// `slot_bytes`: the largest packet held, clamped to [`SLOT_BYTES_MIN`]..=[`SLOT_BYTES_MAX`].
+    /// `hash` needs its own secret. A datagram takes about 2.2 KiB.
     pub fn new(limits: &Limits, timeout: Duration, slot_bytes: usize, hash: KeyedHash) -> FragmentTracker {
         let slot_bytes = slot_bytes.clamp(SLOT_BYTES_MIN, SLOT_BYTES_MAX);
         let datagrams_max = limits.fragmented_datagrams_max;
@@ -261,7 +256,7 @@ impl FragmentTracker {
             sides: [Share::default(); 2],
             source_max: Share {
                 datagrams: (datagrams_max / 8).max(1),
-                // A source may have at least one large datagram out of order.
+                // One large datagram out of order.
                 held: (held_max / 8).max(held_max.min(HELD_PER_DATAGRAM_MAX / 2)),
             },
             side_max: Share {
@@ -282,33 +277,33 @@ impl FragmentTracker {
             + (SOURCES * size_of::<Share>()) as u64
     }
 
-    /// How long datagrams are kept from now on.
+    /// Applies to existing datagrams, too.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Size of a buffer for [`FragmentTracker::next_held`].
+    /// Buffer size for [`FragmentTracker::next_held`].
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// Fragments held, still without a verdict.
+    /// Fragments without a verdict yet.
     pub fn held(&self) -> u32 {
         self.held + self.timed_out
     }
 
-    /// Datagrams tracked now.
+    /// Datagrams tracked.
     pub fn datagrams(&self) -> usize {
         self.datagrams.len() - usize::from(self.complete.is_some())
     }
 
-    /// True if there is nothing to expire.
+    /// True if nothing can expire.
     pub fn is_empty(&self) -> bool {
         self.datagrams() == 0 && self.timed_out == 0
     }
 
-    /// Decides about a fragment. `packet` is its IP packet without padding. O(1), except for
-    /// sorting a held fragment (at most [`HELD_PER_DATAGRAM_MAX`] steps, none in order).
+    /// `packet`: the IP packet without padding. O(1), except for sorting a held fragment (at most
+    /// [`HELD_PER_DATAGRAM_MAX`] steps, none in order).
     pub fn accept(
         &mut self,
         now: Instant,
@@ -365,8 +360,8 @@ impl FragmentTracker {
         match units.fit(from, to) {
             Fit::New => {}
             Fit::Duplicate => {
-                // The sender reuses its identification too soon (RFC 6864 §4.2). Drop both
-                // datagrams: one subscriber must not get the data of another.
+                // The sender reused its identification too soon (RFC 6864 §4.2): one subscriber
+                // must not get another's data.
                 if let (State::Resolved(ports), Some(others)) = (datagram.state, info.first_ports)
                     && ports != others
                 {
@@ -410,8 +405,8 @@ impl FragmentTracker {
         }
     }
 
-    /// Moves the held fragment with the lowest offset to `buffer`; returns its length and metadata.
-    /// `None` without held fragments, or before the first one.
+    /// Moves the held fragment with the lowest offset to `buffer`; returns length and metadata.
+    /// `None` before the first fragment.
     pub fn next_held(&mut self, datagram: DatagramIndex, buffer: &mut [u8]) -> Option<(usize, PacketMeta)> {
         let entry = self.datagrams.get(datagram.0)?;
         if !matches!(entry.state, State::Resolved(_)) {
@@ -429,8 +424,8 @@ impl FragmentTracker {
         Some((length, held.meta))
     }
 
-    /// Call it when the first fragment is dropped. All others are dropped, too, as
-    /// `FragmentRefused`. Returns how many were held.
+    /// Call it when the first fragment is dropped: drops the others as `FragmentRefused`. Returns how
+    /// many were held.
     pub fn refuse(&mut self, datagram: DatagramIndex) -> u32 {
         match self.give_up(datagram.0, Verdict::FragmentRefused) {
             FragmentOutcome::Dropped { held_discarded, .. } => held_discarded,
@@ -438,20 +433,20 @@ impl FragmentTracker {
         }
     }
 
-    /// The outgoing identification of `datagram`, once it is set.
+    /// Outgoing identification, once set.
     pub fn translated_identification(&self, datagram: DatagramIndex) -> Option<u16> {
         self.datagrams.get(datagram.0).and_then(|entry| entry.translated_identification)
     }
 
-    /// Sets the outgoing identification of `datagram`.
+    /// Sets the outgoing identification.
     pub fn set_translated_identification(&mut self, datagram: DatagramIndex, identification: u16) {
         if let Some(entry) = self.datagrams.get_mut(datagram.0) {
             entry.translated_identification = Some(identification);
         }
     }
 
-    /// Frees at most `budget` datagrams that are complete or too old. `on_drop` gets numbers of
-    /// fragments discarded as `FragmentTimeout`.
+    /// Frees at most `budget` complete or old datagrams. `on_drop` gets the number of fragments
+    /// discarded as `FragmentTimeout`.
     pub fn expire(&mut self, now: Instant, budget: usize, mut on_drop: impl FnMut(u32)) {
         self.free_complete();
         for _ in 0..budget {
@@ -499,7 +494,6 @@ impl FragmentTracker {
         discarded
     }
 
-    /// `None` if the table or the share is full.
     fn begin(&mut self, now: Instant, hash: u64, key: FragmentKey, owner: u32) -> Option<Slot> {
         let source = self.hash.hash(owner.into(), key.facing()) as usize & (SOURCES - 1);
         let by_source = self.sources.get_mut(source)?;
@@ -577,7 +571,7 @@ impl FragmentTracker {
         let Some(bytes) = self.bytes.get_mut(start..start + packet.len()) else { return false };
         bytes.copy_from_slice(packet);
 
-        // Fragments mostly come in order, so search from the end.
+        // Fragments mostly come in order.
         let mut previous = datagram.held_tail;
         while let Some(held) = self.slots.get(previous as usize) {
             if held.offset < offset {
@@ -623,8 +617,8 @@ fn fault_of(protocol: u8, info: FragmentInfo) -> Option<Verdict> {
     let tiny = if info.offset == 0 {
         info.length < first_min || info.first_ports.is_none()
     } else {
-        // RFC 3128 §4: a fragment at 8 would overlay the flags. A long enough first fragment leaves
-        // no honest one at 8 or 16 either.
+        // RFC 3128 §4: a fragment at 8 would overlay the flags. Behind a long enough first one, no
+        // honest one starts at 8 or 16.
         info.offset < first_min
     };
     tiny.then_some(Verdict::FragmentTiny)

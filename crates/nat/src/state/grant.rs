@@ -1,10 +1,9 @@
-//! Grants: an external port that an inside endpoint keeps for a time, and who may send to it.
+//! Grants: external ports that inside endpoints keep for a time, with the remotes that may send.
 //!
-//! A grant is made on request of the subscriber (port control), or because a payload names the
-//! endpoint (an ALG's expectation). It is a record *beside* a mapping, never another kind of
-//! mapping: the mapping has the port, counts against the subscriber, and leads packets in. Only one
-//! thing differs in [`crate::steps::door`]: for a remote without a session,
-//! [`GrantStore::admission`] comes before the pool's filtering.
+//! A subscriber requests a grant (port control), or a payload names the endpoint (an ALG's
+//! expectation). It is a record *beside* a mapping, never another kind: the mapping has the port,
+//! counts against the subscriber and leads packets in. But for remotes without a session,
+//! [`crate::steps::door`] asks [`GrantStore::admission`] before the pool's filtering.
 //!
 //! ```text
 //!   internal endpoint ─hash─► grant ─mapping─► mapping record     its port, its subscriber
@@ -12,13 +11,10 @@
 //!                               └─► next grant of the same owner (its count and its epoch time)
 //! ```
 //!
-//! The *hold* is a further session that no packet can match. It keeps the mapping alive without
-//! other sessions, and established packets need not check it.
+//! The *hold* is a further session that no packet matches: the mapping lives without other
+//! sessions, and established packets need not check the grant.
 //!
-//! # Making one
-//!
-//! Fill a [`Request`] and call `Ledger::open_grant`. A port-control server and an ALG differ only
-//! in the request:
+//! To make one, fill a [`Request`] and call `Ledger::open_grant`:
 //!
 //! | field | PCP MAP | PCP PEER | expectation of an ALG |
 //! |---|---|---|---|
@@ -27,11 +23,10 @@
 //! | `remotes` | none: anyone; else the filters | the one remote endpoint | the expected one |
 //! | `expires` | the lifetime | the lifetime | some seconds |
 //!
-//! A call of PPTP ([`Kind::Call`]) has its peer as the remote, and lives as long as its control
+//! A PPTP call ([`Kind::Call`]) has its peer as the remote, and lives as long as its control
 //! session (`shard/commit/call.rs`).
 //!
-//! The owner, a subscriber, has a list (`GrantStore::of_owner`) that counts and ends them. Expired
-//! grants count as absent at once; the sweep (`shard/upkeep/grants.rs`) frees them.
+//! Expired grants count as absent at once; the sweep (`shard/upkeep/grants.rs`) frees them.
 
 use core::net::Ipv4Addr;
 
@@ -56,14 +51,13 @@ use crate::types::RealmId;
 #[cfg(test)]
 mod tests;
 
-/// The remote endpoint of a hold, which no packet has: neither source nor destination may be the
-/// broadcast address.
+/// The remote of a hold: no packet may have the broadcast address as source or destination.
 pub(crate) const HOLD_REMOTE: u32 = u32::MAX;
 
-/// Remote filters of one grant (RFC 6887 §13.3: at least one).
+/// RFC 6887 §13.3: at least one.
 pub const REMOTES_MAX: usize = 4;
 
-/// The number of the first gateway as an origin.
+/// The first gateway's [`Origin::number`].
 const FIRST_ALG: u8 = 3;
 
 /// What asked for a grant.
@@ -73,15 +67,14 @@ pub enum Origin {
     Pcp,
     /// NAT-PMP (RFC 6886).
     NatPmp,
-    /// The payload of a control session that this gateway reads.
+    /// A payload that this gateway read.
     Alg(AlgId),
 }
 
 impl Origin {
-    /// How many there are.
     const COUNT: usize = FIRST_ALG as usize - 1 + alg::ALGS.len();
 
-    /// The stable name in commands, JSON and logs.
+    /// Stable in commands, JSON and logs.
     pub fn name(self) -> &'static str {
         match self {
             Origin::Pcp => "pcp",
@@ -95,7 +88,7 @@ impl Origin {
         matches!(self, Origin::Alg(_))
     }
 
-    /// Its number in a record, from 1.
+    /// In records, from 1.
     pub const fn number(self) -> u8 {
         match self {
             Origin::Pcp => 1,
@@ -104,7 +97,7 @@ impl Origin {
         }
     }
 
-    /// The origin with this number.
+    /// Inverse of [`Origin::number`].
     pub fn from_number(number: u8) -> Option<Origin> {
         match number {
             1 => Some(Origin::Pcp),
@@ -122,19 +115,18 @@ impl Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// Anyone may send, or those that the filters allow, as often as they like.
+    /// Open to the remotes that its filters allow.
     Map = 0,
-    /// It keeps the session with its one remote endpoint (RFC 6887 §12).
+    /// Keeps the session with its one remote (RFC 6887 §12).
     Peer = 1,
-    /// It ends with the first session that it lets in.
+    /// Ends with the first session that it lets in.
     Once = 2,
-    /// Its port is a call identifier (RFC 2637 §4.1): it lets in tunnelled packets of its peer, and
-    /// nothing else.
+    /// Its port is a call identifier (RFC 2637 §4.1), only for its peer's tunnelled packets.
     Call = 3,
 }
 
 impl Kind {
-    /// The stable name in commands and JSON.
+    /// Stable in commands and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Kind::Map => "map",
@@ -144,7 +136,7 @@ impl Kind {
         }
     }
 
-    /// The kind with this number.
+    /// Inverse of `as u8`.
     pub const fn from_number(number: u8) -> Option<Kind> {
         match number {
             0 => Some(Kind::Map),
@@ -156,7 +148,7 @@ impl Kind {
     }
 }
 
-/// Remote endpoints that may send.
+/// A remote filter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Remote {
@@ -168,22 +160,22 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// A prefix, and a port or 0 for all ports. Bits behind the prefix do not count.
+    /// Port 0 stands for all ports. Host bits are cleared.
     pub const fn new(address: Ipv4Addr, length: u8, port: u16) -> Remote {
         Remote { address: address.to_bits() & mask(length), port, length, unused: 0 }
     }
 
-    /// One remote endpoint.
+    /// Matches one endpoint.
     pub const fn exactly(endpoint: Endpoint) -> Remote {
         Remote::new(endpoint.address, 32, endpoint.port)
     }
 
-    /// The prefix.
+    /// Address and length.
     pub const fn prefix(&self) -> (Ipv4Addr, u8) {
         (Ipv4Addr::from_bits(self.address), self.length)
     }
 
-    /// The port; 0 for all.
+    /// 0 for all.
     pub const fn port(&self) -> u16 {
         self.port
     }
@@ -201,7 +193,7 @@ const fn mask(length: u8) -> u32 {
     }
 }
 
-/// Up to [`REMOTES_MAX`]; none admits everyone.
+/// Up to [`REMOTES_MAX`]; an empty list admits everyone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Remotes {
@@ -210,14 +202,14 @@ pub struct Remotes {
 }
 
 impl Remotes {
-    /// Admits a single remote.
+    /// A list of one.
     pub fn one(remote: Remote) -> Remotes {
         let mut remotes = Remotes::default();
         remotes.add(remote);
         remotes
     }
 
-    /// False if there is no room.
+    /// False if full.
     pub fn add(&mut self, remote: Remote) -> bool {
         let Some(free) = self.list.get_mut(self.count as usize) else { return false };
         *free = remote;
@@ -225,7 +217,7 @@ impl Remotes {
         true
     }
 
-    /// All of them.
+    /// The filters.
     pub fn as_slice(&self) -> &[Remote] {
         self.list.get(..self.count as usize).unwrap_or(&self.list)
     }
@@ -235,33 +227,31 @@ impl Remotes {
     }
 }
 
-/// Who asked, and where messages about the grant go. A gateway sets only `port`: the inside port of
-/// its control session.
+/// Who asked, and where messages about the grant go. A gateway sets only `port`: its control
+/// session's inside port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Requester {
-    /// The mapping nonce of PCP.
+    /// PCP mapping nonce.
     pub nonce: [u8; 12],
-    /// Address and port of the request.
+    /// Source of the request.
     pub address: u32,
     /// See `address`.
     pub port: u16,
-    /// Ports of the set (RFC 7753) that begins or contains this one; 0 or 1 without a set.
+    /// Size of the port set (RFC 7753) that the port is in; 0 or 1 for none.
     pub set_size: u16,
-    /// The first internal port of the set.
+    /// Its first internal port.
     pub set_first: u16,
-    /// 1 if the B4 asked outside of its softwire, for a host behind it: `address` is then that of
-    /// the host.
+    /// 1 if the B4 asked outside its softwire for the host at `address`.
     by_b4: u16,
 }
 
 impl Requester {
-    /// Without a set of ports.
+    /// Without a port set.
     pub const fn new(nonce: [u8; 12], from: Endpoint) -> Requester {
         Requester { nonce, address: from.address.to_bits(), port: from.port, set_size: 0, set_first: 0, by_b4: 0 }
     }
 
-    /// For a gateway: the inside port of its control session.
     pub(crate) const fn of_control(port: u16) -> Requester {
         Requester { nonce: [0; 12], address: 0, port, set_size: 0, set_first: 0, by_b4: 0 }
     }
@@ -272,19 +262,18 @@ impl Requester {
         Requester { by_b4: 1, ..self }
     }
 
-    /// True if the answer goes to the B4, and not to the host.
+    /// The answer goes to the B4, not the host.
     pub const fn is_b4(self) -> bool {
         self.by_b4 == 1
     }
 
-    /// For a port of this set.
+    /// As a port of this set.
     #[must_use]
     pub const fn in_set(self, first: u16, size: u16) -> Requester {
         Requester { set_first: first, set_size: size, ..self }
     }
 }
 
-/// A grant to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) key: InternalKey,
@@ -297,7 +286,6 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// What asks for a grant again, at any other place.
     pub(crate) fn again(grant: &Grant) -> Request {
         Request {
             key: grant.key(),
@@ -311,13 +299,13 @@ impl Request {
     }
 }
 
-/// The external endpoint that the requester would like. An existing mapping takes precedence.
+/// The preferred external endpoint. An existing mapping takes precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suggested {
     Any,
-    /// This endpoint if it is free, otherwise any other.
+    /// Else any other.
     Rather(Wish),
-    /// This endpoint, or the request is refused.
+    /// Else the request is refused.
     Only(Wish),
 }
 
@@ -339,17 +327,16 @@ impl Wish {
 const IN_USE: u8 = 1 << 0;
 /// Deleted or expired: the port is only kept for its client (RFC 6887 §15).
 const HELD_DOWN: u8 = 1 << 1;
-/// The expected session has come. It admits nobody any more, and only records the origin of its
-/// mapping.
+/// Admits nobody: its session has come, and it only records the origin of its mapping.
 const USED: u8 = 1 << 2;
-/// Both ends have accepted the call: the filter has the peer's identifier as its port.
+/// Both ends accepted the call: the filter's port is the peer's identifier.
 const CONNECTED: u8 = 1 << 3;
 
 #[derive(FromZeros, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Grant {
     pub(crate) mapping: u32,
-    /// The further session that keeps the mapping; 0 for none.
+    /// 0 for none.
     pub(crate) hold: u32,
     owner: u32,
     next: u32,
@@ -365,7 +352,7 @@ pub(crate) struct Grant {
     origin: u8,
     kind: u8,
     flags: u8,
-    /// Messages about a change still to be sent, and when the next is due.
+    /// Messages still to send about a change.
     pub(crate) updates_left: u8,
     /// Sent so far.
     pub(crate) update_number: u8,
@@ -381,12 +368,10 @@ impl Grant {
         self.flags & IN_USE != 0
     }
 
-    /// True if its client has it.
     pub(crate) fn is_alive(&self, now: Instant) -> bool {
         self.flags & (IN_USE | HELD_DOWN | USED) == IN_USE && now < self.expires()
     }
 
-    /// Its session has come.
     pub(crate) fn is_used(&self) -> bool {
         self.flags & USED != 0
     }
@@ -395,7 +380,7 @@ impl Grant {
         self.flags |= USED;
     }
 
-    /// RTCP beside RTP, which does not count by itself.
+    /// RTCP beside RTP, not counted by itself.
     pub(crate) fn is_second_of_pair(&self) -> bool {
         self.requester.set_size == 2 && self.requester.set_first != self.internal_port
     }
@@ -404,12 +389,12 @@ impl Grant {
         self.flags & HELD_DOWN != 0
     }
 
-    /// It keeps no port any more, and only waits until its client has been notified of the end.
+    /// Keeps no port, and only waits until its client knows of the end.
     pub(crate) fn is_given_up(&self) -> bool {
         self.is_held_down() && self.hold == 0
     }
 
-    /// Its mapping has ended first, so it needs another.
+    /// Its mapping ended first, so it needs another.
     pub(crate) fn has_lost_mapping(&self) -> bool {
         self.is_in_use() && self.mapping == 0
     }
@@ -455,17 +440,15 @@ impl Grant {
         Kind::from_number(self.kind).unwrap_or(Kind::Map)
     }
 
-    /// An endpoint that a payload registered, for any number of flows.
+    /// A payload's endpoint, for any number of flows.
     pub(crate) fn is_registration(&self) -> bool {
         self.kind() == Kind::Map && self.origin().is_alg()
     }
 
-    /// A [`Kind::Map`] of port control, held down or not.
     pub(crate) fn is_map_of_client(&self) -> bool {
         self.kind() == Kind::Map && !self.origin().is_alg()
     }
 
-    /// The remote endpoint of a [`Kind::Peer`].
     pub(crate) fn peer(&self) -> Option<(u32, u16)> {
         let remote = self.remotes.as_slice().first().filter(|_| self.kind() == Kind::Peer)?;
         Some((remote.address, remote.port))
@@ -479,7 +462,7 @@ impl Grant {
         self.kind() == Kind::Call && self.remotes.as_slice().first().is_some_and(|peer| peer.address == remote)
     }
 
-    /// What packets of the call from inside contain, once both ends have accepted it.
+    /// Once both ends accepted it.
     pub(crate) fn call(&self) -> Option<CallKey> {
         let peer = self.remotes.as_slice().first().filter(|_| self.flags & CONNECTED != 0)?;
         Some(CallKey { realm: RealmId(self.realm), inside: self.internal_address, remote: (peer.address, peer.port) })
@@ -524,7 +507,7 @@ impl Grant {
     }
 }
 
-/// A subscriber with grants: an internal IPv4 address, or the number of an IPv6 prefix.
+/// A subscriber with grants: an internal address, or an IPv6 prefix's number.
 #[derive(FromZeros, Clone, Copy)]
 #[repr(C)]
 struct Owner {
@@ -533,21 +516,20 @@ struct Owner {
     in_use: u16,
     head: u32,
     count: u32,
-    /// When its epoch time began, in seconds of the clock plus [`EPOCH_BIAS`].
+    /// Start of its epoch time: clock seconds plus [`EPOCH_BIAS`].
     epoch_began: u64,
 }
 
 /// An epoch time may have begun before the clock did.
 const EPOCH_BIAS: u64 = 1 << 40;
 
-/// The answer to a remote endpoint that has no session.
+/// For a remote without a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// No grant says anything: the pool's filtering decides.
+    /// The pool's filtering decides.
     AsPool,
-    /// By this grant.
     Granted(u32),
-    /// A filter of its client refuses it, or the port is held down.
+    /// By this grant's filter, or its port is held down.
     Refused(u32),
 }
 
@@ -561,11 +543,11 @@ pub(crate) struct GrantStore {
     untouched: u32,
     owners_free: u32,
     owners_untouched: u32,
-    /// When the epoch time of clients without a record began, as in [`Owner`].
+    /// For clients without a record, as in [`Owner`].
     epoch_began: u64,
-    /// When the external addresses last changed, as in [`Owner`]; 0 if they have not.
+    /// As in [`Owner`]; 0 if never.
     addresses_changed: u64,
-    /// By the number of the origin less one.
+    /// By [`Origin::place`].
     by_origin: [u32; Origin::COUNT],
 }
 
@@ -607,12 +589,12 @@ impl GrantStore {
         self.free == 0 && self.untouched as usize >= self.records.len() || self.by_internal.is_full()
     }
 
-    /// Room for records that only keep the origin of a mapping.
+    /// Room for records that only keep a mapping's origin.
     pub(crate) fn is_half_empty(&self) -> bool {
         self.by_internal.len() < self.records.len() / 2
     }
 
-    /// Grants of this origin, used ones too.
+    /// Including used ones.
     pub(crate) fn count_of_origin(&self, origin: Origin) -> u32 {
         self.by_origin[origin.place()]
     }
@@ -637,7 +619,7 @@ impl GrantStore {
         self.hash.hash(u64::from(realm.0) << 32 | u64::from(address), 0x6f77)
     }
 
-    /// The first grant of this internal endpoint that `is_it` accepts, alive or not.
+    /// Alive or not.
     pub(crate) fn find(&self, key: &InternalKey, is_it: impl Fn(&Grant) -> bool) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -648,15 +630,14 @@ impl GrantStore {
         })
     }
 
-    /// What grants say about a remote without a session at the mapping of `key`. `in_use`: the
-    /// mapping has sessions, so a held-down port is like any other.
+    /// For a remote without a session. `in_use`: the mapping has sessions, so that a held-down port
+    /// is like any other.
     pub(crate) fn admission(&self, key: &InternalKey, remote: (u32, u16), in_use: bool, now: Instant) -> Admission {
         let admits = |grant: &Grant| grant.kind() != Kind::Call && grant.is_alive(now) && grant.remotes.admit(remote);
         if let Some(index) = self.find(key, admits) {
             return Admission::Granted(index);
         }
-        // The grant of a gateway closes its endpoint to nobody: other remotes meet the pool's
-        // filtering.
+        // A gateway's grant excludes nobody: for other remotes the pool's filtering decides.
         let is_exclusive = |grant: &Grant| match grant.kind() {
             Kind::Map => !grant.origin().is_alg(),
             Kind::Call => true,
@@ -679,19 +660,18 @@ impl GrantStore {
         })
     }
 
-    /// The grants of a subscriber, ports held down too, the latest first.
+    /// Including held-down ones, latest first.
     pub(crate) fn of_owner(&self, realm: RealmId, address: u32) -> impl Iterator<Item = u32> + '_ {
         let first = self.find_owner(realm, address).map_or(0, |owner| self.owners[owner as usize].head);
         let next = |index: &u32| Some(self.get(*index).next);
         core::iter::successors(Some(first), next).take_while(|index| *index != 0)
     }
 
-    /// Including ports held down.
     pub(crate) fn count_of_owner(&self, realm: RealmId, address: u32) -> u32 {
         self.find_owner(realm, address).map_or(0, |owner| self.owners[owner as usize].count)
     }
 
-    /// `owner`: the address or number of the subscriber. `None` if full: nothing is evicted.
+    /// `owner`: the subscriber's address or number. `None` if full: nothing is evicted.
     pub(crate) fn insert(
         &mut self,
         request: &Request,
@@ -744,14 +724,14 @@ impl GrantStore {
         Some(index)
     }
 
-    /// The client asked again, maybe with another lifetime, filter or requester.
+    /// Lifetime, filters and requester may differ.
     pub(crate) fn renew(&mut self, index: u32, request: &Request) {
         self.by_origin[self.get(index).origin().place()] -= 1;
         self.by_origin[request.origin.place()] += 1;
         self.get_mut(index).renew(request);
     }
 
-    /// Its hold must be gone already.
+    /// Its hold must be gone.
     pub(crate) fn remove(&mut self, index: u32) {
         let Grant { owner, next, previous, .. } = *self.get(index);
         let was_there = self.by_internal.remove(self.hash_of(&self.get(index).key()), index);
@@ -800,26 +780,26 @@ impl GrantStore {
         self.owners_free = index;
     }
 
-    /// The epoch time of a client (RFC 6887 §8.5): seconds since its mappings were last lost.
+    /// Of a client (RFC 6887 §8.5): seconds since its mappings were last lost.
     pub(crate) fn epoch(&self, realm: RealmId, address: u32, now: Instant) -> u32 {
         let owner = self.find_owner(realm, address).map(|owner| self.owners[owner as usize].epoch_began);
         let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
         now_s.saturating_sub(owner.unwrap_or(self.epoch_began)) as u32
     }
 
-    /// The epoch time of requesters that depend on more than their own grants: since state was
-    /// lost or the external addresses changed. Every worker has the same.
+    /// Of requesters that depend on more than their own grants: since state was lost or the external
+    /// addresses changed. Equal on every worker.
     pub(crate) fn common_epoch(&self, now: Instant) -> u32 {
         let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
         now_s.saturating_sub(self.epoch_began.max(self.addresses_changed)) as u32
     }
 
-    /// The common epoch time begins again; that of clients with one of their own goes on.
+    /// Restarts only the common epoch time.
     pub(crate) fn note_addresses_changed(&mut self, now: Instant) {
         self.addresses_changed = EPOCH_BIAS + now.as_micros() / 1_000_000;
     }
 
-    /// From now on the epoch time of all clients is `epoch_s`.
+    /// For all clients.
     pub(crate) fn set_epoch(&mut self, now: Instant, epoch_s: u32) {
         self.epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000 - u64::from(epoch_s);
         for owner in self.owners.iter_mut().take(self.owners_untouched as usize) {
@@ -827,19 +807,19 @@ impl GrantStore {
         }
     }
 
-    /// The same for clients without a record.
+    /// For clients without a record.
     pub(crate) fn continue_epoch(&mut self, now: Instant, epoch_s: u32) {
         self.epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000 - u64::from(epoch_s);
     }
 
-    /// Its external address has changed: its epoch time begins again.
+    /// The client's external address changed.
     pub(crate) fn reset_epoch(&mut self, realm: RealmId, address: u32, now: Instant) {
         if let Some(owner) = self.find_owner(realm, address) {
             self.owners[owner as usize].epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000;
         }
     }
 
-    /// A restored grant brings its client's epoch time.
+    /// For a restored grant.
     pub(crate) fn set_epoch_of(&mut self, realm: RealmId, address: u32, now: Instant, epoch_s: u32) {
         if let Some(owner) = self.find_owner(realm, address) {
             let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;

@@ -1,4 +1,4 @@
-//! A change of a grant as plain bytes, for a ring and a file that outlive the process.
+//! A grant's change as bytes, for a ring and a file that outlive the process.
 
 use zerocopy::FromBytes;
 use zerocopy::Immutable;
@@ -16,14 +16,14 @@ use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
-/// A [`GrantDelta`] as bytes of any content, which [`GrantRecord::delta`] checks.
+/// Bytes that [`GrantRecord::delta`] checks.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct GrantRecord {
     left_us: u64,
     requester: Requester,
     remotes: Remotes,
-    /// Of a host behind a softwire, its inner address.
+    /// Behind a softwire, the inner address.
     internal: u32,
     external: u32,
     epoch_s: u32,
@@ -34,7 +34,7 @@ pub struct GrantRecord {
     protocol: u8,
     origin: u8,
     kind: u8,
-    /// [`NAT64`] or [`SOFTWIRE`] for an IPv6 host.
+    /// [`IPV4`], [`NAT64`] or [`SOFTWIRE`].
     family: u8,
     unused: [u8; 5],
     host: [u8; 16],
@@ -46,23 +46,23 @@ const NAT64: u8 = 1;
 const SOFTWIRE: u8 = 2;
 
 impl GrantRecord {
-    /// Its size.
+    /// Size of a record.
     pub const BYTES: usize = size_of::<GrantRecord>();
 
-    /// The bytes, in the order of this machine.
+    /// In this machine's byte order.
     pub fn to_bytes(self) -> [u8; GrantRecord::BYTES] {
         zerocopy::transmute!(self)
     }
 
-    /// The size before records named IPv6 hosts.
+    /// Size of older records, without IPv6 hosts.
     pub const BYTES_WITHOUT_HOST: usize = GrantRecord::BYTES - 32;
 
-    /// Any bytes.
+    /// Accepts any bytes.
     pub fn from_bytes(bytes: [u8; GrantRecord::BYTES]) -> GrantRecord {
         zerocopy::transmute!(bytes)
     }
 
-    /// Its content; `None` if it is damaged.
+    /// `None` if damaged.
     pub fn delta(&self) -> Option<GrantDelta> {
         let host = |inner| DeltaHost { address: self.host.into(), inner, towards: self.towards.into() };
         let host = match self.family {

@@ -1,7 +1,6 @@
-//! External ports that are held down before they are given out again (RFC 6888 REQ-8).
+//! External ports held down before reuse (RFC 6888 REQ-8).
 //!
-//! A port whose mapping ended stays taken in the port table, with an empty entry. This table
-//! records until when:
+//! They stay taken in the port table, with empty entries. This table records until when:
 //!
 //! ```text
 //!   queue of 120 s   head ─► chunk ─next─► chunk ─next─► chunk ◄─ tail   one queue for each delay
@@ -11,8 +10,8 @@
 //!   chunk: 128 × [due: 30 bits | place: 34 bits]
 //! ```
 //!
-//! A port costs eight bytes, written and read in sequence. When the fixed capacity is used up, the
-//! port with the least time left goes early, and the caller counts it.
+//! A port costs eight bytes, written and read in sequence. At capacity the port with the least time
+//! left is released early, and the caller counts it.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -24,20 +23,20 @@ use crate::time::Instant;
 #[cfg(test)]
 mod tests;
 
-/// With more different delays, some ports are held longer than necessary.
+/// With more different delays, some ports are held too long.
 pub(crate) const DELAYS_MAX: usize = 16;
 
 const CHUNK: usize = 128;
 const PLACE_BITS: u32 = 34;
 const DUE_BITS: u32 = 30;
-/// A tick is 2^14 µs.
+/// 2^14 µs.
 const TICK_SHIFT: u32 = 14;
 const NONE: u32 = u32::MAX;
 const SPARE_CHUNKS: usize = 2 * DELAYS_MAX;
 
 const _: () = assert!(PLACE_BITS + DUE_BITS == 64, "an entry is one word");
 
-/// Due times wrap around after 203 days; only differences below half of that can be compared.
+/// Due times wrap after 203 days; only differences below half of that compare.
 pub(crate) const DELAY_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +47,6 @@ struct Queue {
     head_at: u32,
     tail_at: u32,
     len: u32,
-    /// In ticks.
     head_due: u32,
 }
 
@@ -117,7 +115,7 @@ impl HeldPorts {
         self.len
     }
 
-    /// Returns the port that must be released early: the one with the least time left.
+    /// Returns a port to release early.
     #[inline]
     pub(crate) fn hold(&mut self, place: usize, delay: Duration, now: Instant) -> Option<usize> {
         if self.capacity == 0 {
@@ -155,7 +153,7 @@ impl HeldPorts {
         entries.unwrap_or_default().iter().map(|entry| place_of(*entry))
     }
 
-    /// `None` if it is in another chunk.
+    /// `None` in another chunk.
     #[inline]
     pub(crate) fn ahead(&self, distance: usize) -> Option<usize> {
         self.upcoming(distance + 1).nth(distance)

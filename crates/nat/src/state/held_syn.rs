@@ -1,8 +1,7 @@
-//! Unsolicited inbound SYNs, held for six seconds before they are answered (RFC 5382 §4.3 REQ-4).
+//! Unsolicited inbound SYNs, held for six seconds (RFC 5382 §4.3 REQ-4).
 //!
-//! A matching outbound SYN discards the held one: both sides are opening at once. Otherwise the
-//! remote endpoint gets an ICMP port unreachable. A full store drops SYNs silently, which REQ-4a
-//! allows.
+//! A matching outbound SYN (simultaneous open) discards the held one; otherwise the remote gets an
+//! ICMP port unreachable. A full store drops SYNs silently, as REQ-4a allows.
 
 use core::net::Ipv4Addr;
 
@@ -16,15 +15,15 @@ use crate::types::InterfaceId;
 #[cfg(test)]
 mod tests;
 
-/// The largest IP header and the largest TCP header.
+/// Largest IP and TCP headers.
 pub const QUOTE_MAX: usize = 120;
 
-/// A SYN to answer now.
+/// A SYN to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldSyn {
     /// Its destination.
     pub external: Endpoint,
-    /// The sender.
+    /// Its source.
     pub remote: Endpoint,
     /// Ingress interface.
     pub ingress: InterfaceId,
@@ -34,7 +33,7 @@ pub struct HeldSyn {
 }
 
 impl HeldSyn {
-    /// The first bytes of the IP packet, as received.
+    /// Start of the received IP packet.
     pub fn quote(&self) -> &[u8] {
         self.quote.get(..usize::from(self.quote_length)).unwrap_or(&[])
     }
@@ -54,12 +53,12 @@ impl Default for HeldSyn {
     }
 }
 
-/// The result of [`SynStore::hold`].
+/// Result of [`SynStore::hold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// Until [`SynStore::pop_due`] or [`SynStore::forget`] takes it.
+    /// Until [`SynStore::pop_due`] or [`SynStore::forget`].
     Held,
-    /// Another SYN between the same endpoints is held; one answer is enough.
+    /// One answer to these endpoints is enough.
     AlreadyHeld,
     /// No room.
     Full,
@@ -81,7 +80,7 @@ impl Key {
     }
 }
 
-/// The SYNs one worker holds.
+/// One worker's held SYNs.
 #[derive(Debug)]
 pub struct SynStore {
     held: FifoMap<Key, HeldSyn>,
@@ -90,7 +89,7 @@ pub struct SynStore {
 }
 
 impl SynStore {
-    /// `hash` must have its own secret.
+    /// `hash` needs its own secret.
     pub fn new(syns_max: u32, delay: Duration, hash: KeyedHash) -> SynStore {
         SynStore { held: FifoMap::new(syns_max as usize), delay, hash }
     }
@@ -99,7 +98,7 @@ impl SynStore {
         FifoMap::<Key, HeldSyn>::bytes_for(u64::from(syns_max))
     }
 
-    /// How long SYNs are held from now on.
+    /// Applies to later SYNs.
     pub fn set_delay(&mut self, delay: Duration) {
         self.delay = delay;
     }
@@ -108,7 +107,7 @@ impl SynStore {
         self.hash.hash(key.external, key.remote)
     }
 
-    /// Holds a SYN; `packet` is its IP packet. O(1).
+    /// O(1).
     pub fn hold(
         &mut self,
         now: Instant,
@@ -133,7 +132,7 @@ impl SynStore {
         }
     }
 
-    /// Discards a SYN after a matching outbound one was translated. O(1).
+    /// A matching outbound SYN was translated. O(1).
     pub fn forget(&mut self, external: Endpoint, remote: Endpoint) -> bool {
         if self.held.len() == 0 {
             return false;
@@ -145,7 +144,7 @@ impl SynStore {
         }
     }
 
-    /// Removes the oldest SYN if it is due. O(1).
+    /// Removes the oldest SYN if due. O(1).
     pub fn pop_due(&mut self, now: Instant) -> Option<HeldSyn> {
         let (slot, syn) = self.held.oldest()?;
         if syn.due > now {
@@ -154,12 +153,12 @@ impl SynStore {
         self.held.remove(slot)
     }
 
-    /// When the oldest one is due.
+    /// When the oldest is due.
     pub fn next_due(&self) -> Option<Instant> {
         self.held.oldest().map(|(_, syn)| syn.due)
     }
 
-    /// SYNs held now.
+    /// Held SYNs.
     pub fn len(&self) -> usize {
         self.held.len()
     }

@@ -1,12 +1,12 @@
-//! IPv6 hosts of one worker, and the 32-bit numbers that stand for them in all other records.
+//! A worker's IPv6 hosts, and the 32-bit numbers that stand for them in other records.
 //!
 //! ```text
 //!   hash(address, inner address, way) → index → Host, 32 bytes
 //!   number = 1110 (NAT64) or 1111 (softwire) │ 28 bits: first of the worker + index
 //! ```
 //!
-//! So a mapping of an IPv6 host is as large as any other, and the code that handles it is the same.
-//! The numbers look like addresses that no IPv4 host can have ([`crate::types::HOSTS_FIRST`]).
+//! So their mappings have the size and code of any other. The numbers look like addresses that no
+//! IPv4 host can have ([`crate::types::HOSTS_FIRST`]).
 //!
 //! A prefix, which is the subscriber, has a record and a number of its own here. A record lives
 //! while others refer to it, and then [`LINGER`] longer: held fragments and SYNs name a host
@@ -35,53 +35,50 @@ use crate::verdict::Verdict;
 #[cfg(test)]
 mod tests;
 
-/// How long a record without references keeps its number at least: longer than a fragment or a SYN
-/// is held.
+/// Longer than a fragment or SYN is held.
 pub(crate) const LINGER: Duration = Duration::from_secs(20);
 
-/// The same for a record that nothing has named: longer than its packet is under way.
+/// Longer than the packet is under way.
 const UNNAMED_LINGER: Duration = Duration::from_secs(2);
 /// Hosts that one burst can bring.
 const FRESH_MAX: usize = 64;
 /// Records that are looked at to find a replaceable one when the table is full.
 const LOOKED_AT: u32 = 64;
 
-/// Numbers of all workers.
+/// Of all workers.
 const NUMBERS: u64 = 1 << 28;
 
 const IN_USE: u8 = 1 << 0;
 const SOFTWIRE: u8 = 1 << 1;
-/// The record of a subscriber: of all hosts with a prefix.
+/// Stands for all hosts with a prefix.
 const SUBSCRIBER: u8 = 1 << 2;
-/// No mapping, held packet or event has named it yet.
+/// No mapping, held packet or event has named it.
 const UNNAMED: u8 = 1 << 3;
 const KIND: u8 = IN_USE | SOFTWIRE | SUBSCRIBER;
-/// From this bit on: for which log the name was recorded. See [`HostStore::forget_names`].
+/// From this bit on: [`HostStore::naming`] when its name was logged.
 const NAMED_SHIFT: u32 = 4;
 const NAMED_LAST: u8 = u8::MAX >> NAMED_SHIFT;
 
-/// A host, or the subscriber of several; half a cache line.
+/// A host, or a subscriber of several.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C, align(32))]
 pub(crate) struct Host {
     high: u64,
     low: u64,
-    /// Inner address behind a softwire, otherwise 0; of a subscriber, its realm.
+    /// Inner address behind a softwire, else 0; a subscriber's realm.
     inner: u32,
-    /// Number of its subscriber. Of a subscriber, its hosts. Of a free record, the next one.
+    /// Its subscriber's number; a subscriber's count of hosts; a free record's successor.
     subscriber: u32,
-    /// Mappings, endpoint-dependent sessions, hosts and subscriber records that name it.
+    /// Mappings, flows, hosts and subscriber records that name it.
     references: u32,
-    /// Position of its translation prefix or softwire in the settings.
     way: u8,
     flags: u8,
-    /// When a packet last needed it, while it had no references: seconds.
+    /// Second in which a packet last needed it while it had no references.
     touched_s: u16,
 }
 
 const _: () = assert!(size_of::<Host>() == 32, "two hosts are one cache line");
 
-/// Identifies a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HostKey {
     pub(crate) address: u128,
@@ -90,15 +87,13 @@ pub(crate) struct HostKey {
     pub(crate) way: Way,
 }
 
-/// The number that a host has, or would get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Foreseen {
     pub(crate) number: u32,
-    /// It has a record.
     pub(crate) is_known: bool,
 }
 
-/// How a host reaches IPv4: a position in the settings.
+/// How a host reaches IPv4, by position in the settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Nat64(u8),
@@ -121,7 +116,6 @@ impl Way {
         }
     }
 
-    /// The first four bits of the numbers of its hosts.
     #[inline(always)]
     const fn numbers(self) -> u32 {
         match self {
@@ -132,7 +126,7 @@ impl Way {
 }
 
 impl Host {
-    /// A host without a subscriber, for an explanation.
+    /// For an explanation.
     pub(crate) fn of(key: &HostKey) -> Host {
         Host {
             high: (key.address >> 64) as u64,
@@ -185,7 +179,7 @@ pub(crate) struct HostStore {
     records: Arena<Host>,
     table: BucketTable,
     hash: KeyedHash,
-    /// 28 bits of the number with index 0.
+    /// 28 bits of index 0's number.
     first: u32,
     prefix_length: u8,
     per_subscriber_max: u32,
@@ -203,12 +197,10 @@ pub(crate) const fn worker_of_number(number: u32, workers: usize) -> WorkerId {
     WorkerId((((number as u64 & (NUMBERS - 1)) * workers as u64) / NUMBERS) as u8)
 }
 
-/// The first 28-bit number of a worker.
 const fn first_of(worker: WorkerId, workers: usize) -> u32 {
     (worker.0 as u64 * NUMBERS).div_ceil(workers as u64) as u32
 }
 
-/// The part of an address that all hosts of a subscriber share.
 #[inline]
 pub(crate) const fn subscriber_prefix(address: u128, prefix_length: u8) -> u128 {
     match prefix_length {
@@ -218,14 +210,14 @@ pub(crate) const fn subscriber_prefix(address: u128, prefix_length: u8) -> u128 
 }
 
 impl HostStore {
-    /// Without room for any host, nothing is allocated.
+    /// Allocates nothing without hosts.
     pub(crate) fn new(
         hosts_max: u32,
         (prefix_length, per_subscriber_max): (u8, u32),
         (worker, workers): (WorkerId, usize),
         hash: KeyedHash,
     ) -> Result<HostStore, ArenaError> {
-        // All numbers of a worker, less index 0 and 255.255.255.255.
+        // Less index 0 and 255.255.255.255.
         let hosts_max = u64::from(hosts_max).min(NUMBERS / workers as u64 - 2) as usize;
         Ok(HostStore {
             records: Arena::zeroed(hosts_max + 1)?,
@@ -246,7 +238,6 @@ impl HostStore {
         [Arena::<Host>::need(hosts_max as usize + 1), BucketTable::need(hosts_max as usize)]
     }
 
-    /// Of a walk over all records.
     pub(crate) const fn walk_end(&self) -> u32 {
         self.untouched
     }
@@ -255,7 +246,6 @@ impl HostStore {
         self.records.bytes() + self.table.bytes()
     }
 
-    /// Hosts and subscribers, those that linger included.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.table.len()
@@ -272,7 +262,7 @@ impl HostStore {
         self.table.prefetch(hash);
     }
 
-    /// What [`HostStore::find`] will compare first; 0 for nothing.
+    /// The first record that [`HostStore::find`] compares, or 0.
     #[inline(always)]
     pub(crate) fn candidate(&self, hash: u64) -> u32 {
         self.table.candidate(hash).0
@@ -283,7 +273,6 @@ impl HostStore {
         self.records.prefetch(candidate as usize);
     }
 
-    /// [`HostStore::candidate`], which is prefetched.
     #[inline(always)]
     pub(crate) fn aim(&self, hash: u64) -> u32 {
         let candidate = self.candidate(hash);
@@ -302,13 +291,13 @@ impl HostStore {
         (is_host_number(number) && index < self.untouched).then_some(index)
     }
 
-    /// The host or subscriber with this number, if it is one of this worker.
+    /// `None` for a number of another worker.
     #[inline(always)]
     pub(crate) fn get(&self, number: u32) -> Option<&Host> {
         self.index_of(number).map(|index| self.records.at(index)).filter(|host| host.is_in_use())
     }
 
-    /// The place of the record with this number, which is prefetched; 0 if there is none.
+    /// Place of the record, prefetched; 0 for none.
     #[inline(always)]
     pub(crate) fn aim_at_number(&self, number: u32) -> u32 {
         let index = self.index_of(number).unwrap_or(0);
@@ -321,7 +310,7 @@ impl HostStore {
         Some(self.records.at(index)).filter(|host| host.is_in_use())
     }
 
-    /// The name that the log must get before any record with this number of this worker.
+    /// The name that the log needs before any record with this number.
     pub(crate) fn unlogged_name(&self, number: u32) -> Option<HostName> {
         let host = self.get(number).filter(|host| host.flags >> NAMED_SHIFT != self.naming)?;
         let prefix_length = if host.is_subscriber() { self.prefix_length } else { 128 };
@@ -329,7 +318,6 @@ impl HostStore {
         Some(HostName { address: host.address(), prefix_length, inner: is_softwire.then_some(host.inner) })
     }
 
-    /// The log has the name.
     pub(crate) fn set_logged(&mut self, number: u32) {
         let naming = self.naming;
         if let Some(index) = self.index_of(number) {
@@ -338,13 +326,12 @@ impl HostStore {
         }
     }
 
-    /// The log may have lost all names: each is recorded again before it is needed.
+    /// The log may have lost all names: each is recorded again when needed.
     pub(crate) fn forget_names(&mut self) {
         self.naming = if self.naming == NAMED_LAST { 1 } else { self.naming + 1 };
     }
 
-    /// The address that stands for the subscriber of an internal address: that of an IPv4 host is
-    /// its own.
+    /// An address or number; an IPv4 address is its own subscriber.
     #[inline(always)]
     pub(crate) fn subscriber_of(&self, address: u32) -> u32 {
         if is_host_number(address) { self.subscriber_of_host(address) } else { address }
@@ -365,13 +352,12 @@ impl HostStore {
         self.table.find(hash, |index| self.records.at(index).is(key)).map(|index| self.number(index))
     }
 
-    /// Like [`HostStore::enter`], for a host that has a record, usually the one that
-    /// [`HostStore::aim`] found.
+    /// As [`HostStore::enter`] for a known host, usually the one from [`HostStore::aim`].
     #[inline(always)]
     pub(crate) fn enter_known(&mut self, now: Instant, (hash, candidate): (u64, u32), key: HostKey) -> Option<u32> {
         let record = self.records.at_mut(candidate);
         if !record.is(&key) {
-            // In registers: a reference to the key would have it written to memory for each packet.
+            // By value: a reference would have the key written to memory for each packet.
             return self.enter_further(now, hash, (key.address >> 64) as u64, key.address as u64, key.inner, key.way);
         }
         if record.references == 0 {
@@ -392,10 +378,7 @@ impl HostStore {
         Some(self.number(index))
     }
 
-    /// Finds a host that sends a packet, or gives it a number.
-    ///
-    /// # Errors
-    /// The subscriber has as many hosts as it may have, or the table is full.
+    /// Finds a host, or gives it a number.
     #[inline(always)]
     pub(crate) fn enter(&mut self, now: Instant, hash: u64, key: &HostKey, realm: RealmId) -> Result<u32, Verdict> {
         let found = self.table.find(hash, |index| self.records.at(index).is(key));
@@ -418,7 +401,7 @@ impl HostStore {
         }
         let flags = key.way.flags() | UNNAMED;
         let fresh = Host { subscriber, touched_s: seconds(now), flags, ..Host::of(key) };
-        // The host counts first, so that its subscriber is not replaced to make room for it.
+        // First, so that making room does not replace the subscriber.
         self.count_host(index, 1);
         let host = self.insert(now, hash, fresh);
         match host {
@@ -435,8 +418,8 @@ impl HostStore {
         record.references = record.references.saturating_add_signed(change);
     }
 
-    /// What [`HostStore::enter`] would return, without a change. A new host has the number of its
-    /// subscriber instead of its own: both have no mapping, and the same limits.
+    /// [`HostStore::enter`] without a change. A new host gets its subscriber's number: both have no
+    /// mapping, and the same limits.
     pub(crate) fn foresee(&self, now: Instant, hash: u64, key: &HostKey, realm: RealmId) -> Result<Foreseen, Verdict> {
         if let Some(number) = self.find(hash, key) {
             return Ok(Foreseen { number, is_known: true });
@@ -469,7 +452,7 @@ impl HostStore {
             free => free,
         };
         let number = subscriber.unwrap_or(HOSTS_FIRST | (self.first + fresh));
-        // Routes recognise by the number how the host is reached.
+        // Routes recognise the way by the number.
         Ok(Foreseen { number: number | key.way.numbers(), is_known: false })
     }
 
@@ -477,7 +460,6 @@ impl HostStore {
         self.hash.hash((prefix >> 64) as u64, prefix as u64 ^ u64::from(realm.0) << 16 ^ 0x5b5c)
     }
 
-    /// The number of the subscriber that an address belongs to, if it is known.
     pub(crate) fn find_subscriber(&self, address: u128, realm: RealmId) -> Option<u32> {
         let prefix = subscriber_prefix(address, self.prefix_length);
         let hash = self.hash_of_subscriber(prefix, realm);
@@ -533,7 +515,6 @@ impl HostStore {
         self.free == 0 && self.untouched as usize == self.records.len()
     }
 
-    /// Replaceable ones among the next records.
     fn unnamed(&self, now_s: u16) -> impl Iterator<Item = u32> + Clone + '_ {
         let places = 1..self.untouched;
         let start = if places.contains(&self.cursor) { self.cursor } else { places.start };
@@ -545,7 +526,7 @@ impl HostStore {
         })
     }
 
-    /// Ends a record, and that of its subscriber if it existed for this host alone.
+    /// Also ends its subscriber, if made for this host alone.
     fn end(&mut self, now: Instant, index: u32) {
         let subscriber = self.only_for(index);
         self.remove(now, index);
@@ -581,7 +562,7 @@ impl HostStore {
         (subscriber.references == 1 && subscriber.flags & UNNAMED != 0).then_some(index)
     }
 
-    /// Something without a reference names this host: keep it for a while.
+    /// Something without a reference names this host.
     pub(crate) fn keep(&mut self, address: u32) {
         if is_host_number(address)
             && let Some(index) = self.index_of(address)
@@ -590,7 +571,7 @@ impl HostStore {
         }
     }
 
-    /// Another record names this host or subscriber. IPv4 addresses have no effect.
+    /// Another record names it. Ignores IPv4 addresses.
     #[inline(always)]
     pub(crate) fn retain(&mut self, address: u32) {
         if is_host_number(address)
@@ -602,7 +583,7 @@ impl HostStore {
         }
     }
 
-    /// A record that named it has ended.
+    /// A record that named it ended.
     #[inline(always)]
     pub(crate) fn release(&mut self, now: Instant, address: u32) {
         if is_host_number(address)
@@ -615,7 +596,7 @@ impl HostStore {
         }
     }
 
-    /// As [`HostStore::release`], without the time: it lingers from when it was last touched.
+    /// As [`HostStore::release`], but it lingers from its last touch.
     pub(crate) fn release_subscriber(&mut self, address: u32) {
         if is_host_number(address)
             && let Some(index) = self.index_of(address)
@@ -626,7 +607,6 @@ impl HostStore {
         }
     }
 
-    /// Ends records that nothing names any more, among the next `count`.
     pub(crate) fn sweep(&mut self, now: Instant, count: u32) {
         let now_s = seconds(now);
         for _ in 0..count.min(self.untouched - 1) {
@@ -635,7 +615,7 @@ impl HostStore {
             }
             let index = self.cursor;
             self.cursor += 1;
-            // Long before the number of this naming comes again.
+            // Long before this naming's number comes again.
             if self.records.at(index).flags >> NAMED_SHIFT != self.naming {
                 self.records.at_mut(index).flags &= KIND | UNNAMED;
             }
@@ -670,7 +650,6 @@ impl HostStore {
     }
 }
 
-/// Whether nothing needs a record any more.
 fn is_over(now_s: u16, record: &Host) -> bool {
     let idle_s = now_s.wrapping_sub(record.touched_s);
     let linger = if record.flags & UNNAMED == 0 { LINGER } else { UNNAMED_LINGER };

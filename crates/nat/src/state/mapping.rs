@@ -1,5 +1,4 @@
-//! Mapping records: internal endpoint ↔ external endpoint of one protocol, with the first session
-//! inline.
+//! Mapping records: internal endpoint ↔ external endpoint of one protocol, and the first session.
 //!
 //! ```text
 //!   outbound: hash(realm, protocol, internal address, port) → index ─┐
@@ -9,8 +8,7 @@
 //!                                            further sessions of the mapping (module `session`)
 //! ```
 //!
-//! One record is one cache line, so an established packet touches two cold lines in either
-//! direction. Records hold indices, never pointers.
+//! An established packet touches two cold lines in either direction.
 
 use core::hint::select_unpredictable;
 use core::net::Ipv4Addr;
@@ -34,33 +32,32 @@ use crate::types::Side;
 
 const PROTOCOL: u8 = 0b0000_0011;
 const IN_USE: u8 = 1 << 2;
-/// In `kind`: a session ended early, so `expires` may be too late.
+/// A session ended early, so `expires` may be too late.
 const EXPIRY_IS_BOUND: u8 = 1 << 3;
-/// In `kind`: ended; its further sessions are still to be reclaimed.
+/// Ended, but its further sessions are not reclaimed yet.
 const CONDEMNED: u8 = 1 << 4;
 
-/// In `kind`: its creation was logged, so its end must be logged, too.
+/// Creation was logged, so the end must be, too.
 const RECORDED: u8 = 1 << 5;
-/// In `kind`: logged as static. The configuration may differ by the time it ends.
+/// Logged as static; the configuration may differ by the end.
 const RECORDED_STATIC: u8 = 1 << 6;
 
-/// In `kind`: a further session timed out instead of being closed.
+/// A further session timed out, and was not closed.
 const IDLED: u8 = 1 << 7;
 
 const SESSION_PRESENT: u8 = 1 << 0;
 const SESSION_FROM_OUTSIDE: u8 = 1 << 1;
-/// The remote endpoint is an external endpoint of this instance.
+/// The remote is an external endpoint of this instance.
 const SESSION_HAIRPIN: u8 = 1 << 2;
-/// From this bit on: the filter generation that permits its packets in both directions; 0 for none.
+/// From this bit on: generation of filters that permits both directions; 0 for none.
 const SESSION_GENERATION_SHIFT: u32 = 3;
 
-/// In the inline session's state: no short way, because its port has its own timer or a gateway.
+/// In the inline state: no short way, because the port has its own timer or a gateway.
 const OWN_TIMER: u8 = 1 << 7;
 
 const INSTANT_MAX: u64 = (1 << 48) - 1;
 
-/// One mapping and its first session; exactly one cache line. What is compared or written together
-/// is one 64-bit word, lowest field first:
+/// One cache line. What is compared or written together is one word, lowest field first:
 ///
 /// ```text
 ///   internal  address 32 | port 16 | realm 8 | kind 8
@@ -78,16 +75,15 @@ pub(crate) struct Mapping {
     pub(crate) external_address: u32,
     created_s: u32,
     pub(crate) tracker: SequenceTracker,
-    /// First further session, 0 for none. Links free records.
+    /// First further session, or 0. Links free records.
     pub(crate) extra_head: u32,
     pub(crate) subscriber: u32,
 }
 
 const _: () = assert!(size_of::<Mapping>() == 64, "one mapping is one cache line");
 
-/// The bits that identify the mapping.
 const INTERNAL_MASK: u64 = !(((EXPIRY_IS_BOUND | RECORDED | RECORDED_STATIC | IDLED) as u64) << 56);
-/// The bits that identify the session and its state, whichever side opened it.
+/// Whichever side opened it.
 const REMOTE_MASK: u64 = !((SESSION_FROM_OUTSIDE as u64) << 56);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +129,7 @@ impl InternalKey {
             | ((self.protocol as u8 | IN_USE) as u64) << 56
     }
 
-    /// The realm of such a word, and in the last eight bits its protocol.
+    /// The protocol is the last eight bits.
     #[inline(always)]
     pub(crate) const fn realm_and_protocol(word: u64) -> u64 {
         (word >> 48 & 0xff) << 8 | word >> 56 & PROTOCOL as u64
@@ -239,13 +235,13 @@ impl Mapping {
         self.kind() & IDLED != 0
     }
 
-    /// If `expiry_is_bound`, it may have expired.
+    /// May be wrong if `expiry_is_bound`.
     #[inline]
     pub(crate) fn is_alive(&self, now: Instant) -> bool {
         self.is_in_use() && now < self.expires()
     }
 
-    /// True if the record itself shows that it is free or certainly alive.
+    /// True if free or certainly alive, from the record alone.
     #[inline(always)]
     pub(crate) fn is_settled(&self, now: Instant) -> bool {
         let kind = self.kind();
@@ -257,13 +253,13 @@ impl Mapping {
         (self.internal ^ internal) & INTERNAL_MASK == 0
     }
 
-    /// Zero for the mapping with this [`InternalKey::word`] and first session ([`steady_remote`]).
+    /// Zero for this [`InternalKey::word`] and [`steady_remote`].
     #[inline(always)]
     pub(crate) fn differs_outbound(&self, internal: u64, remote: u64) -> u64 {
         (self.internal ^ internal) & INTERNAL_MASK | (self.remote ^ remote) & REMOTE_MASK
     }
 
-    /// Zero for the mapping with this external endpoint and first session ([`steady_remote`]).
+    /// Zero for this external endpoint and [`steady_remote`].
     #[inline(always)]
     pub(crate) fn differs_inbound(&self, protocol: u8, address: u32, port: u16, remote: u64) -> u64 {
         let kind = (self.internal >> 56) as u8 & (PROTOCOL | IN_USE) ^ (protocol | IN_USE);
@@ -355,7 +351,7 @@ impl Mapping {
         (self.remote >> 48) as u8 & OWN_TIMER != 0
     }
 
-    /// Call it when the timers of ports have changed.
+    /// Call it when ports' timers change.
     pub(crate) fn set_own_timer(&mut self, has_own_timer: bool) {
         let bit = u64::from(OWN_TIMER) << 48;
         self.remote = if has_own_timer { self.remote | bit } else { self.remote & !bit };
@@ -372,7 +368,6 @@ impl Mapping {
         self.extend_session(expires);
     }
 
-    /// Extends the mapping if necessary.
     #[inline(always)]
     pub(crate) fn extend_session(&mut self, expires: Instant) {
         if self.extra_count() == 0 {
@@ -388,7 +383,7 @@ impl Mapping {
         self.set_session_expires(expires);
     }
 
-    /// [`Mapping::extend_session`] if `extends`, without a branch.
+    /// [`Mapping::extend_session`] if `extends`, branchless.
     #[inline(always)]
     pub(crate) fn extend_session_if(&mut self, extends: bool, expires: Instant) {
         let end = micros48(expires) << 16;
@@ -400,7 +395,7 @@ impl Mapping {
         self.session = select_unpredictable(extends, end | self.session & 0xffff, self.session);
     }
 
-    /// Adjusts the mapping to the end of a session; `shortened` if it is earlier than before.
+    /// `shortened`: a session's end is earlier than before.
     pub(crate) fn extend_to(&mut self, expires: Instant, shortened: bool) {
         if shortened {
             self.set_kind(self.kind() | EXPIRY_IS_BOUND);
@@ -461,7 +456,6 @@ pub(crate) struct MappingStore {
 
 impl MappingStore {
     pub(crate) fn new(mappings_max: u32) -> Result<MappingStore, ArenaError> {
-        // Index 0 means "none" in every table.
         let records = Arena::zeroed(mappings_max as usize + 1)?;
         Ok(MappingStore { records, free: 0, untouched: 1, len: 0 })
     }
@@ -491,7 +485,7 @@ impl MappingStore {
         self.records.prefetch_write(index as usize);
     }
 
-    /// Prefetches free records as far as they are known; each insertion prefetches the next one.
+    /// Each insertion prefetches the next.
     #[inline]
     pub(crate) fn prefetch_free(&self, count: u32) {
         if self.free != 0 {
@@ -528,7 +522,7 @@ impl MappingStore {
         &mut self.records[index as usize]
     }
 
-    /// `None` if the table is full: nothing is evicted (RFC 6888 REQ-11d).
+    /// Nothing is evicted (RFC 6888 REQ-11d).
     #[inline(always)]
     pub(crate) fn insert(
         &mut self,
@@ -563,7 +557,6 @@ impl MappingStore {
         Some(MappingIndex(index))
     }
 
-    /// Its sessions must be gone already.
     pub(crate) fn remove(&mut self, index: u32) {
         let free = self.free;
         let record = &mut self.records[index as usize];

@@ -1,6 +1,5 @@
-//! MTUs of the paths to B4s, as routers reported them (RFC 2473 §7.2, RFC 8201).
-//!
-//! A table of fixed size: an entry may take the place of another, whose path is then probed again.
+//! MTUs of paths to B4s, as reported by routers (RFC 2473 §7.2, RFC 8201). An entry may replace
+//! another, whose path is then probed again.
 
 use crate::random::KeyedHash;
 use crate::time::Duration;
@@ -10,9 +9,9 @@ use crate::types::RealmId;
 #[cfg(test)]
 mod tests;
 
-/// Entries; 32 KiB.
+/// 32 KiB.
 pub(crate) const ENTRIES: usize = 1_024;
-/// How long an MTU counts (RFC 8201 §5.3).
+/// RFC 8201 §5.3.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +26,11 @@ struct Entry {
 pub(crate) struct PathMtus {
     entries: Box<[Entry]>,
     hash: KeyedHash,
-    /// When the last entry ends.
     until: Instant,
 }
 
 impl PathMtus {
-    /// Without hosts, nothing is allocated.
+    /// Allocates nothing without hosts.
     pub(crate) fn new(hash: KeyedHash, has_hosts: bool) -> PathMtus {
         let count = if has_hosts { ENTRIES } else { 0 };
         let free = Entry { address: 0, until: Instant::ORIGIN, mtu: 0, realm: RealmId::default() };
@@ -44,7 +42,7 @@ impl PathMtus {
         self.hash.hash(high, address as u64) as usize % ENTRIES
     }
 
-    /// The MTU of the path, at most that of the link.
+    /// At most the link's.
     #[inline(always)]
     pub(crate) fn of(&self, now: Instant, (realm, address): (RealmId, u128), link: u16) -> u16 {
         if self.until <= now { link } else { self.known(now, realm, address).map_or(link, |mtu| mtu.min(link)) }

@@ -1,5 +1,5 @@
-//! Reassembly: of softwire packets that arrive in IPv6 fragments, before decapsulation (RFC 6333
-//! §5.3), and of fragmented datagrams without checksum to IPv6 hosts (RFC 6146 §3.4).
+//! Reassembly: of softwire packets in IPv6 fragments, before decapsulation (RFC 6333 §5.3), and of
+//! datagrams without checksum to IPv6 hosts (RFC 6146 §3.4).
 //!
 //! All memory is allocated at construction: [`DATAGRAMS`] packets of up to [`BYTES_MAX`] bytes, the
 //! last [`WITHOUT_CHECKSUM_MAX`] of them for datagrams without checksum, which anybody outside can
@@ -18,27 +18,26 @@ use crate::verdict::Verdict;
 #[cfg(test)]
 mod tests;
 
-/// Datagrams at a time.
+/// At a time.
 pub const DATAGRAMS: usize = 64;
-/// Datagrams of one subscriber at a time.
+/// At a time.
 pub const PER_SUBSCRIBER: usize = 8;
-/// Slots among [`DATAGRAMS`] for datagrams without checksum.
+/// The last of [`DATAGRAMS`].
 const WITHOUT_CHECKSUM_MAX: usize = 16;
 /// Largest packet.
 pub(crate) const BYTES_MAX: usize = 9_216;
 /// Room in front of each packet.
 pub(crate) const ROOM: usize = 64;
 
-/// In place of a softwire: datagrams without checksum. Their source has the IPv4 source in its
-/// upper half, and the number of the host in the lower one.
+/// In place of a softwire, for datagrams without checksum. Their source has the IPv4 source in its
+/// upper half, and the host's number in the lower one.
 pub(crate) const WITHOUT_CHECKSUM: u8 = u8::MAX;
 
-/// Use of the memory, in percent, that is reported as high, and the use at which this ends (RFC
-/// 6333 §6.3).
+/// Use reported as high, and the use that ends this (RFC 6333 §6.3).
 const HIGH_PERCENT: usize = 75;
 const LOW_PERCENT: usize = 50;
 
-/// The mark of congestion in a class (RFC 3168 §5).
+/// Congestion mark in a class (RFC 3168 §5).
 const CONGESTED: u8 = 3;
 
 const UNIT: usize = 8;
@@ -46,33 +45,31 @@ const WORDS: usize = BYTES_MAX / UNIT / 64;
 
 const _: () = assert!(BYTES_MAX.is_multiple_of(UNIT * 64), "every unit has a bit");
 
-/// A fragment, without its headers.
+/// A fragment without headers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) source: u128,
-    /// Prefix or number of the subscriber: the sender, or without checksum the receiver.
+    /// Prefix or number of the sender, or without checksum of the receiver.
     pub(crate) subscriber: u128,
     /// That of the subscriber: realms may use the same prefixes.
     pub(crate) realm: RealmId,
     /// The softwire it comes by, or [`WITHOUT_CHECKSUM`].
     pub(crate) way: u8,
     pub(crate) identification: u32,
-    /// Traffic class, or type of service.
+    /// Traffic class or type of service.
     pub(crate) class: u8,
     pub(crate) offset: usize,
     pub(crate) more: bool,
     pub(crate) bytes: &'a [u8],
 }
 
-/// What to do with a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is kept.
+    /// Kept.
     Held,
-    /// Its datagram is whole; so many other fragments were kept. The class has a mark of congestion
-    /// if a fragment had it (RFC 3168 §5.3).
+    /// `held`: earlier fragments. `class` is marked if a fragment's was (RFC 3168 §5.3).
     Whole { slot: usize, length: usize, held: u32, class: u8 },
-    /// Dropped, with so many that were kept.
+    /// `held`: earlier fragments.
     Dropped { verdict: Verdict, held: u32 },
 }
 
@@ -90,7 +87,7 @@ struct Datagram {
     started: Instant,
     units: [u64; WORDS],
     received: usize,
-    /// Length, once the last fragment has arrived; otherwise 0.
+    /// 0 until the last fragment has arrived.
     total: usize,
     held: u32,
 }
@@ -127,13 +124,13 @@ pub(crate) struct Reassembly {
     /// Datagrams, refused ones among them.
     in_use: usize,
     held: u32,
-    /// Fragments that were dropped for newer ones, and not yet reported.
+    /// Fragments dropped for newer datagrams, not yet reported.
     displaced: u32,
     is_high: bool,
 }
 
 impl Reassembly {
-    /// About 0.6 MiB; without IPv6 hosts nothing.
+    /// About 0.6 MiB; nothing without IPv6 hosts.
     pub(crate) fn new(has_hosts: bool) -> Reassembly {
         let count = if has_hosts { DATAGRAMS } else { 0 };
         Reassembly {
@@ -146,7 +143,7 @@ impl Reassembly {
         }
     }
 
-    /// Whether the use became high or low since the last call, and the use in percent.
+    /// Whether the use became high or low since the last call, and its percentage.
     pub(crate) fn crossing(&mut self) -> Option<(bool, u8)> {
         if self.datagrams.is_empty() || self.in_use == 0 && !self.is_high {
             return None;
@@ -166,13 +163,11 @@ impl Reassembly {
         self.held
     }
 
-    /// The frame of a slot: room, then the packet.
     pub(crate) fn frame(&mut self, slot: usize, length: usize) -> &mut [u8] {
         let start = slot * (ROOM + BYTES_MAX);
         self.bytes.get_mut(start..start + ROOM + length).unwrap_or_default()
     }
 
-    /// True if fragments of this datagram are kept.
     pub(crate) fn has(&self, now: Instant, timeout: Duration, source: u128, way: u8, identification: u32) -> bool {
         self.held != 0
             && self.datagrams.iter().any(|datagram| {
@@ -211,7 +206,7 @@ impl Reassembly {
         }
         let units = part.offset / UNIT..end.div_ceil(UNIT);
         let overlaps = units.clone().any(|unit| datagram.units[unit / 64] >> (unit % 64) & 1 != 0);
-        // Nothing may lie behind the end, or `received` would count it in place of what is missing.
+        // Nothing may lie behind the end, or `received` would count it for what is missing.
         let disagrees = if part.more {
             datagram.total != 0 && end > datagram.total
         } else {
@@ -283,7 +278,6 @@ impl Reassembly {
         Ok(slot)
     }
 
-    /// Fragments that were dropped for newer ones since the last call.
     pub(crate) fn take_displaced(&mut self) -> u32 {
         core::mem::take(&mut self.displaced)
     }
@@ -311,7 +305,6 @@ impl Reassembly {
         held
     }
 
-    /// Ends datagrams that are not whole in time. Returns the fragments they kept.
     pub(crate) fn expire(&mut self, now: Instant, timeout: Duration) -> u32 {
         if self.in_use == 0 {
             return 0;

@@ -1,7 +1,7 @@
-//! Sessions beyond the first of their mapping: a side table, chained per mapping.
+//! Sessions beyond the first of their mapping, chained per mapping.
 //!
-//! Found by a hash of mapping and remote endpoint. In pools with address-dependent filtering it
-//! leaves out the port, so that "may this address send here?" is one lookup, too.
+//! Hashed by mapping and remote endpoint; with address-dependent filtering without the port, so
+//! that "may this address send here?" is one lookup, too.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -67,7 +67,6 @@ impl Session {
         if self.flags & FROM_OUTSIDE != 0 { Side::Outside } else { Side::Inside }
     }
 
-    /// It only keeps the mapping of a grant.
     pub(crate) fn is_hold(&self) -> bool {
         self.remote_address == HOLD_REMOTE
     }
@@ -110,11 +109,11 @@ pub(crate) struct SessionStore {
     hash: KeyedHash,
     free: u32,
     untouched: u32,
-    /// Records to be rehashed after pools changed how they hash.
+    /// To rehash after pools changed how they hash.
     unsure: LookedOver,
 }
 
-/// Sessions of a mapping searched while a rehash is under way.
+/// Sessions of a mapping searched during a rehash.
 const LOOKED_AT_MAX: usize = 64;
 
 impl SessionStore {
@@ -161,8 +160,7 @@ impl SessionStore {
         self.hash.hash(u64::from(mapping) << 32 | u64::from(remote_address), port)
     }
 
-    /// Pools hash differently from now on. Call [`SessionStore::rehash`] for every record
-    /// afterwards.
+    /// Call [`SessionStore::rehash`] for every record afterwards.
     pub(crate) fn hash_anew(&mut self) {
         self.unsure = LookedOver::all_before(self.untouched);
     }
@@ -205,7 +203,7 @@ impl SessionStore {
         })
     }
 
-    /// True if a live session has this remote address. Only for sessions hashed by address.
+    /// In a live session; only for sessions hashed by address.
     pub(crate) fn has_address(&self, mapping: u32, head: u32, address: u32, now: Instant) -> bool {
         if self.is_unsure() && self.chain_has_address(head, address, now) {
             return true;

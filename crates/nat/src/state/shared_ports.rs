@@ -1,4 +1,4 @@
-//! External ports shared by flows: those this worker uses, and the number of its flows on each.
+//! External ports shared by flows, and this worker's flows on each.
 //!
 //! ```text
 //!   group (external address, protocol, class) → number of ports        an array
@@ -6,13 +6,12 @@
 //!   hash(address, protocol, port)             → the same record        only with several workers
 //! ```
 //!
-//! The worker that takes a shared port from the port table becomes its *home*. When no more can be
-//! taken, it also uses those of other workers
-//! ([`between_workers`](crate::external::between_workers)). Ports without flows are kept for a
-//! while.
+//! The worker that takes a port from the port table is its *home*. When none is left, it also uses
+//! those of other workers ([`between_workers`](crate::external::between_workers)). Ports without
+//! flows are kept for a while.
 //!
-//! A port is charged to one subscriber, its *opener*, whose flow was the first on it, for as long
-//! as it has any flow there. Others share it without charge, even after the opener has left.
+//! A port is charged to its *opener*, the subscriber of its first flow, while that has a flow
+//! there; others share it without charge.
 
 use mem::Arena;
 use mem::ArenaError;
@@ -48,7 +47,7 @@ impl Group {
         self.0 as usize
     }
 
-    /// Query identifiers have one class only.
+    /// Query identifiers have one class.
     pub(crate) const fn new(address: AddressIndex, protocol: Protocol, class: PortClass) -> Group {
         let class = if let Protocol::Icmp = protocol { PortClass::High } else { class };
         Group((address.0 * Protocol::COUNT as u32 + protocol as u32) * CLASSES + class as u32)
@@ -68,7 +67,7 @@ impl Group {
 pub(crate) struct SharedPort {
     group: u32,
     ordinal: u32,
-    /// Flows of this worker, or [`IDLE`] and the second since when.
+    /// This worker's flows, or [`IDLE`] and the second since when.
     load: u32,
     port: u16,
     opener_flows: u16,
@@ -91,7 +90,6 @@ impl SharedPort {
         if self.load & IDLE != 0 { 0 } else { self.load }
     }
 
-    /// The end of one flow would end the charge to this subscriber.
     pub(crate) fn is_last_of_opener(&self, subscriber: u32) -> bool {
         self.opener == subscriber && self.opener_flows == 1
     }
@@ -100,8 +98,6 @@ impl SharedPort {
         self.opener != subscriber || self.opener_flows < u16::MAX
     }
 
-    /// True if the subscriber may use the port. Without `may_open` the port must already carry
-    /// flows.
     pub(crate) fn may_carry(&self, subscriber: u32, may_open: bool, are_flows: impl FnOnce() -> bool) -> bool {
         self.can_count(subscriber) && (may_open || self.flows() > 0 || are_flows())
     }
@@ -116,7 +112,7 @@ pub(crate) struct GivenBack {
 pub(crate) struct SharedPorts {
     records: Arena<SharedPort>,
     table: BucketTable,
-    /// By port; `None` with a single worker.
+    /// `None` with a single worker.
     by_port: Option<BucketTable>,
     hash: KeyedHash,
     counts: Arena<u32>,
@@ -128,7 +124,7 @@ fn second(at: Instant) -> u32 {
     (at.as_micros() / 1_000_000) as u32 & !IDLE
 }
 
-/// Rounded up, or the port would go back before its hold-down is over.
+/// Rounded up, or the port would go back before its hold-down ends.
 fn next_second(at: Instant) -> u32 {
     at.as_micros().div_ceil(1_000_000) as u32 & !IDLE
 }
@@ -199,12 +195,11 @@ impl SharedPorts {
         })
     }
 
-    /// Differs from the hash of every ordinal. Covers both classes: a port has one record.
+    /// Unlike the hash of any ordinal. Covers both classes: a port has one record.
     fn hash_of_port(&self, group: u32, port: u16) -> u64 {
         self.hash.hash(u64::from(group / CLASSES), 1 << 32 | u64::from(port))
     }
 
-    /// Only with several workers.
     pub(crate) fn find_port(&self, group: Group, port: u16) -> Option<u32> {
         self.by_port.as_ref()?.find(self.hash_of_port(group.0, port), |slot| {
             let record = &self.records[slot as usize];
@@ -212,7 +207,7 @@ impl SharedPorts {
         })
     }
 
-    /// From `first` on, cyclically.
+    /// Cyclically from `first`.
     pub(crate) fn nth_from(&self, group: Group, first: u32, n: u32) -> Option<u32> {
         let count = self.count(group);
         let ordinal = (u64::from(first) + u64::from(n)).checked_rem(u64::from(count))?;
@@ -227,7 +222,7 @@ impl SharedPorts {
         self.find(group.0, random.below(count))
     }
 
-    /// Changes nothing when the table is full.
+    /// Changes nothing if full.
     pub(crate) fn add(&mut self, group: Group, port: u16, now: Instant) -> Result<u32, TableFull> {
         debug_assert!(port != 0, "port 0 is never given out");
         let ordinal = self.count(group);
@@ -251,7 +246,7 @@ impl SharedPorts {
         Ok(slot)
     }
 
-    /// The subscriber is charged if its flow is the first of all workers' (`opens`).
+    /// `opens`: the flow is the first on any worker, and is charged.
     pub(crate) fn take(&mut self, slot: u32, subscriber: u32, opens: bool) {
         let record = &mut self.records[slot as usize];
         debug_assert!(record.can_count(subscriber), "it was asked for");
@@ -282,7 +277,7 @@ impl SharedPorts {
         GivenBack { is_idle, counts_no_more }
     }
 
-    /// Call it for a port that has lost the last flow of this worker.
+    /// For a port that lost this worker's last flow.
     pub(crate) fn begin_idling(&mut self, slot: u32, now: Instant) {
         let record = &mut self.records[slot as usize];
         debug_assert!(record.load & IDLE != 0, "only what is idle begins to be so anew");
@@ -311,7 +306,7 @@ impl SharedPorts {
         if ordinal != last
             && let Some(moved) = self.find(group, last)
         {
-            // The last port gets the free number, so that there is no gap.
+            // The last port gets the free ordinal, to leave no gap.
             self.table.remove(self.hash_of(group, last), moved);
             self.records[moved as usize].ordinal = ordinal;
             let entered = self.table.insert(self.hash_of(group, ordinal), moved);

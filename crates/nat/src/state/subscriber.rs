@@ -1,5 +1,4 @@
-//! Subscribers and the external address each is paired with (RFC 4787 §4.1 REQ-2). Also keeps rates
-//! and offences of former ones.
+//! Subscribers and their paired external addresses (RFC 4787 §4.1 REQ-2).
 
 use mem::Arena;
 use mem::ArenaError;
@@ -22,15 +21,15 @@ use crate::verdict::Verdict;
 
 mod lapsed;
 
-/// Bytes that a mapping with its first session counts for.
+/// Counted for a mapping with its first session.
 pub const MAPPING_BYTES: u64 = 73;
-/// Bytes a further session of a mapping counts for.
+/// Counted for a further session.
 pub const EXTRA_SESSION_BYTES: u64 = 58;
-/// Bytes an endpoint-dependent flow counts for.
+/// Counted for a flow.
 pub const FLOW_BYTES: u64 = 110;
 
-/// An internal address of one realm, or the number of an IPv6 prefix. One cache line with all that
-/// a new mapping needs.
+/// An internal address of one realm, or an IPv6 prefix's number. One cache line with all that a new
+/// mapping needs.
 ///
 /// ```text
 ///   bytes  0-31  its identity, class and mappings
@@ -47,19 +46,19 @@ pub(crate) struct Subscriber {
     flags: u8,
     elsewhere_high: u8,
     pub(crate) class: u16,
-    /// By protocol index. Each includes its first session.
+    /// With their first sessions.
     pub(crate) mappings: [u32; Protocol::COUNT],
     pub(crate) flows: u32,
-    /// Its latest port block, which names the previous one. 0 for none.
+    /// The latest, which names the previous one; 0 for none.
     blocks: u32,
-    /// By protocol index: ports are taken from this block first; 0 for none.
+    /// Ports are taken from these first; 0 for none.
     active: [u32; Protocol::COUNT],
     pub(crate) extra_sessions: u32,
     pub(crate) mapping_bucket: Bucket,
-    /// Low bits of the generation for which `pool` and `paired` were last checked.
-    /// `shard/reload/adopt.rs` makes sure that an old value never equals the current one.
+    /// Low bits of the generation that last checked `pool` and `paired`. `shard/reload/adopt.rs`
+    /// keeps old values from equalling the current one.
     pub(crate) generation: u16,
-    /// Low bits of the generation in which `class` was found.
+    /// Low bits of the generation that found `class`.
     pub(crate) class_generation: u16,
     elsewhere_low: u16,
 }
@@ -67,14 +66,14 @@ pub(crate) struct Subscriber {
 const _: () = assert!(size_of::<Subscriber>() == 64, "a subscriber is one cache line");
 
 const IN_USE: u8 = 1 << 0;
-/// In `flags`, by protocol and for sessions: reported as above a threshold.
+/// By protocol and for sessions: reported as above a threshold.
 const ABOVE: [u8; Protocol::COUNT + 1] = [1 << 1, 1 << 2, 1 << 3, 1 << 4];
 const ABOVE_ANY: u8 = ABOVE[0] | ABOVE[1] | ABOVE[2] | ABOVE[3];
-/// In `flags`. The record stays without any mapping.
+/// The record stays without mappings.
 const OFFENDER: u8 = 1 << 5;
-/// In `flags`, instead of [`IN_USE`]: see `subscriber/lapsed.rs`.
+/// Instead of [`IN_USE`]: see `subscriber/lapsed.rs`.
 const LAPSED: u8 = 1 << 6;
-/// In `flags`: charged for shared ports; see [`Account::shared`].
+/// Charged for shared ports, see [`Account::shared`].
 const SHARES: u8 = 1 << 7;
 
 #[derive(FromZeros, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,23 +81,19 @@ const SHARES: u8 = 1 << 7;
 pub(crate) struct Account {
     pub(crate) refused: RefusedToKnown,
     offences: u32,
-    /// Of an offender, in seconds: when the penalty began.
     penalty_since_s: u32,
-    /// Of an offender: index of the address in its own pool, plus one; 0 for none.
+    /// An offender's address in its own pool: index plus one; 0 for none.
     home: u32,
     shared: [u32; Protocol::COUNT],
-    /// Index of the address with its guarantee.
     guaranteed_at: u32,
     guaranteed: [u16; Protocol::COUNT],
     within: [u16; Protocol::COUNT],
     first_offence: Micros48,
     last_offence: Micros48,
     pub(crate) session_bucket: Bucket,
-    /// For an offender: its pool.
     penalty_pool: u16,
-    /// Mappings made, low word first.
+    /// Low word first.
     mappings_created: [u32; 2],
-    /// How often it was paired with an external address.
     pub(crate) addresses_paired: u32,
 }
 
@@ -120,7 +115,7 @@ impl Micros48 {
 }
 
 pub(crate) type Refused = [u32; Account::CAUSES.len()];
-/// Without the last cause, which cannot occur once there is a record.
+/// Without the last cause, which no record can have.
 pub(crate) type RefusedToKnown = [u32; Account::CAUSES.len() - 1];
 
 pub(crate) fn add_refusal(refused: &mut [u32], cause: Verdict) -> bool {
@@ -131,7 +126,7 @@ pub(crate) fn add_refusal(refused: &mut [u32], cause: Verdict) -> bool {
 }
 
 impl Account {
-    /// Reasons to refuse a subscriber. The last one means that it has no record.
+    /// Reasons to refuse a subscriber; the last means that it has no record.
     pub(crate) const CAUSES: [Verdict; 13] = [
         Verdict::SubscriberPortQuota,
         Verdict::SubscriberSessionQuota,
@@ -200,7 +195,7 @@ impl Account {
         self.is_guaranteed(address) && self.within[p] < self.guaranteed[p]
     }
 
-    /// An address has 16 bits of ports, so the numbers fit.
+    /// An address has 16 bits of ports.
     pub(crate) fn set_guarantee(&mut self, address: AddressIndex, ports: [u32; Protocol::COUNT]) {
         self.guaranteed_at = address.0;
         self.guaranteed = ports.map(|number| u16::try_from(number).unwrap_or(u16::MAX));
@@ -220,7 +215,7 @@ impl Account {
         *within = within.saturating_sub(1);
     }
 
-    /// After the configured time counting starts again from one.
+    /// After `window`, counting restarts from one.
     pub(crate) fn note_offence(&mut self, now: Instant, window: Duration) {
         if self.offences == 0 || self.first_offence.elapsed(now) >= window {
             (self.offences, self.first_offence) = (0, Micros48::at(now));
@@ -243,7 +238,7 @@ impl Account {
         self.offences = 0;
     }
 
-    /// It may be gone by now, or no longer serve the class.
+    /// May no longer exist, or no longer serve the class.
     pub(crate) fn penalty_pool(&self) -> PoolName {
         PoolName(self.penalty_pool)
     }
@@ -313,7 +308,7 @@ impl Subscriber {
         self.flags = if is_above { self.flags | ABOVE[mark] } else { self.flags & !ABOVE[mark] };
     }
 
-    /// The latest address in another pool, with which it stays paired there.
+    /// The latest address in another pool; the pairing there lasts.
     pub(crate) fn elsewhere(&self) -> Option<AddressIndex> {
         let number = u32::from(self.elsewhere_high) << 16 | u32::from(self.elsewhere_low);
         number.checked_sub(1).map(AddressIndex)
@@ -359,7 +354,6 @@ pub(crate) struct SubscriberStore {
     free: u32,
     untouched: u32,
     lapsed: lapsed::Lapsed,
-    /// IPv6 hosts. The subscriber of a host is its prefix.
     pub(crate) hosts: HostStore,
 }
 
@@ -439,7 +433,7 @@ impl SubscriberStore {
         self.table.prefetch(hash);
     }
 
-    /// What [`SubscriberStore::find_hashed`] would try first; 0 for none.
+    /// The first that [`SubscriberStore::find_hashed`] tries, or 0.
     #[inline]
     pub(crate) fn candidate(&self, hash: u64) -> u32 {
         self.table.candidate(hash).0
@@ -459,7 +453,7 @@ impl SubscriberStore {
         self.free == 0 && self.untouched as usize >= self.records.len() || self.table.is_full()
     }
 
-    /// A former subscriber keeps its rates and offences. `None` if the table is full.
+    /// A former subscriber keeps rates and offences. `None` if full.
     pub(crate) fn insert(
         &mut self,
         realm: RealmId,
@@ -512,15 +506,14 @@ impl SubscriberStore {
         (record.pool, record.paired, record.generation) = (pool.0, paired.0, generation);
     }
 
-    /// The pairing is checked again with the next mapping.
+    /// The next mapping checks the pairing again.
     pub(crate) fn set_offender(&mut self, slot: u32, is_offender: bool) {
         let record = &mut self.records[slot as usize];
         record.flags = if is_offender { record.flags | OFFENDER } else { record.flags & !OFFENDER };
         record.generation = record.generation.wrapping_sub(1);
     }
 
-    /// Removes a subscriber without blocks after its last mapping, and returns its paired address,
-    /// for the caller to end the pairing.
+    /// Removes an idle subscriber. Returns its paired address, for the caller to end the pairing.
     pub(crate) fn uncount_mapping(&mut self, slot: u32, protocol: Protocol) -> Option<AddressIndex> {
         let record = &mut self.records[slot as usize];
         record.mappings[protocol.index()] -= 1;
@@ -560,7 +553,6 @@ impl SubscriberStore {
         }
     }
 
-    /// Only without mapping, flow, block or penalty. Returns the paired address.
     pub(crate) fn remove_if_idle(&mut self, slot: u32) -> Option<AddressIndex> {
         if self.records[slot as usize].is_idle() { self.remove(slot) } else { None }
     }
@@ -575,7 +567,7 @@ impl SubscriberStore {
         record.blocks = block.number();
     }
 
-    /// `latest`: the latest of the remaining blocks.
+    /// `latest`: of the remaining blocks.
     pub(crate) fn remove_block(&mut self, slot: u32, block: Block, latest: Option<Block>) {
         let record = &mut self.records[slot as usize];
         record.blocks = latest.map_or(0, Block::number);

@@ -1,4 +1,4 @@
-//! A hash table from hashes to the indices of records.
+//! A hash table from hashes to record indices.
 //!
 //! ```text
 //!  bucket (one 64-byte cache line)
@@ -8,9 +8,9 @@
 //!  hash: upper 32 bits → home bucket, lower 16 bits → tag
 //! ```
 //!
-//! An entry goes into the first bucket with an empty slot, starting at its home; each bucket passed
-//! on the way counts it in `overflow`. So a lookup ends at the first bucket with `overflow` 0,
-//! almost always the home bucket: one cache line. Deletion leaves no tombstones.
+//! An entry takes the first empty slot from its home on; buckets passed count it in `overflow`. So
+//! a lookup ends at the first bucket with `overflow` 0, almost always the home: one cache line.
+//! Deletion leaves no tombstones.
 
 use core::mem::size_of;
 
@@ -24,8 +24,8 @@ const SLOTS: usize = 10;
 
 const LANES: usize = 8;
 
-/// More would save half a byte an entry, but a lookup before an insertion would read a second line
-/// in one of four cases instead of one of seven.
+/// More would save half a byte an entry, but one in four lookups before an insertion would read a
+/// second line, not one in seven.
 const LOAD_MAX: (usize, usize) = (3, 4);
 
 #[derive(FromZeros)]
@@ -33,7 +33,7 @@ const LOAD_MAX: (usize, usize) = (3, 4);
 struct Bucket {
     tags: [u16; SLOTS],
     indices: [u32; SLOTS],
-    /// Entries from here or an earlier bucket that were put further on.
+    /// Entries from here or earlier that were put further on.
     overflow: u32,
 }
 
@@ -60,15 +60,15 @@ fn first_of(slots: u32) -> usize {
     (slots.trailing_zeros() as usize).min(SLOTS - 1)
 }
 
-/// The table is at its capacity.
+/// At capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("table is full")]
 pub struct TableFull;
 
 /// A multimap from 64-bit hash to `u32` index, of one worker.
 ///
-/// n equal hashes cost n / 10 lines a lookup. The hash is keyed ([`crate::random::KeyedHash`]), so
-/// nobody outside can cause that.
+/// n equal hashes cost n / 10 lines a lookup; the key ([`crate::random::KeyedHash`]) keeps
+/// outsiders from causing that.
 #[derive(Debug)]
 pub struct BucketTable {
     buckets: Arena<Bucket>,
@@ -77,7 +77,7 @@ pub struct BucketTable {
 }
 
 impl BucketTable {
-    /// 8.5 bytes for each entry.
+    /// 8.5 bytes an entry.
     pub fn with_capacity(entries_max: usize) -> Result<BucketTable, ArenaError> {
         BucketTable::on(entries_max, Arena::zeroed)
     }
@@ -103,7 +103,7 @@ impl BucketTable {
         entries_max.div_ceil(SLOTS).saturating_mul(LOAD_MAX.1).div_ceil(LOAD_MAX.0) + 1
     }
 
-    /// Memory for this many entries.
+    /// Memory for this many.
     pub fn need(entries_max: usize) -> Need {
         Arena::<Bucket>::need(BucketTable::buckets_for(entries_max))
     }
@@ -118,22 +118,21 @@ impl BucketTable {
         self.length == 0
     }
 
-    /// True if there is no room.
+    /// At capacity.
     pub fn is_full(&self) -> bool {
         self.length >= self.capacity
     }
 
-    /// Entries it can have.
+    /// Maximum of entries.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Memory taken.
+    /// Bytes of the buckets.
     pub fn bytes(&self) -> usize {
         self.buckets.bytes()
     }
 
-    /// Memory that the kernel has provided.
     #[cfg(test)]
     pub(crate) fn resident_bytes(&self) -> usize {
         self.buckets.resident_bytes()
@@ -159,7 +158,7 @@ impl BucketTable {
         if position + 1 == self.buckets.len() { 0 } else { position + 1 }
     }
 
-    /// Prefetches the home bucket of `hash`.
+    /// Prefetches the home bucket.
     #[inline(always)]
     pub fn prefetch(&self, hash: u64) {
         self.buckets.prefetch(self.home(hash));
@@ -175,25 +174,25 @@ impl BucketTable {
         (if matches == 0 { 0 } else { index }, (matches == 0) & (bucket.overflow != 0))
     }
 
-    /// True if the home bucket has no empty slot.
+    /// No slot in the home bucket is empty.
     #[inline]
     pub fn is_home_full(&self, hash: u64) -> bool {
         self.buckets[self.home(hash)].matches(0) == 0
     }
 
-    /// Prefetches the bucket behind the home bucket.
+    /// Prefetches the bucket behind the home.
     #[inline(always)]
     pub fn prefetch_next(&self, hash: u64) {
         self.buckets.prefetch(self.after(self.home(hash)));
     }
 
-    /// What [`BucketTable::find`] would try first, for a prefetch of the record.
+    /// What [`BucketTable::find`] would try first.
     #[inline]
     pub fn first_candidate(&self, hash: u64) -> Option<u32> {
         self.find(hash, |_| true)
     }
 
-    /// The first index that `is_it` accepts. `is_it` may see one with another hash.
+    /// The first index that `is_it` accepts. It may see one with another hash.
     #[inline]
     pub fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let tag = BucketTable::tag(hash);
@@ -216,9 +215,9 @@ impl BucketTable {
         None
     }
 
-    /// Does not look for existing entries. Changes nothing if full.
+    /// Does not look for existing entries.
     pub fn insert(&mut self, hash: u64, index: u32) -> Result<(), TableFull> {
-        // Below capacity there is always an empty slot, so the loop ends.
+        // Below capacity a slot is empty, so the loop ends.
         if self.length >= self.capacity {
             return Err(TableFull);
         }
@@ -239,7 +238,7 @@ impl BucketTable {
         }
     }
 
-    /// False if there is no such entry.
+    /// False without such an entry.
     pub fn remove(&mut self, hash: u64, index: u32) -> bool {
         let Some((position, slot)) = self.locate(hash, index) else { return false };
         let bucket = &mut self.buckets[position];

@@ -1,5 +1,4 @@
-//! The TCP session state machine of a NAT (RFC 7857 §2, figure 1) and the plausibility of RSTs
-//! (§2.2).
+//! A NAT's TCP state machine (RFC 7857 §2, figure 1), and which RSTs it believes (§2.2).
 //!
 //! ```text
 //!              SYN                 SYN of the other side
@@ -12,8 +11,8 @@
 //!                          └───────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The state selects the timer. Before the caller asks for the next state, it passes the stored one
-//! through [`TcpState::at_idle`], because no packet marks the edge "established idle time ran out".
+//! No packet marks "established idle time ran out", so callers pass the stored state through
+//! [`TcpState::at_idle`] first.
 
 use core::hint::select_unpredictable;
 
@@ -27,36 +26,36 @@ use crate::types::Side;
 #[cfg(test)]
 mod tests;
 
-/// The NAT's view of a TCP connection.
+/// A connection as the NAT sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TcpState {
-    /// Only the inside sent a SYN (INIT of RFC 7857 §2 with the client inside).
+    /// Only the inside sent a SYN (RFC 7857 §2: INIT).
     OpeningOutbound = 0,
     /// Only the outside sent a SYN.
     OpeningInbound = 1,
-    /// Both sides sent a SYN.
+    /// Both sent a SYN.
     Established = 2,
-    /// The inside has sent its FIN; the outside may go on sending for hours.
+    /// Only the inside sent a FIN.
     FinInside = 3,
-    /// The outside has sent its FIN.
+    /// Only the outside sent a FIN.
     FinOutside = 4,
-    /// Both sides sent a FIN.
+    /// Both sent a FIN.
     Closing = 5,
-    /// After a RST, or after the established idle time ran out (TRANS of RFC 7857 §2).
+    /// After a RST or the established idle time (RFC 7857 §2: TRANS).
     Transitory = 6,
 }
 
-/// True for a SYN without ACK and RST.
+/// A SYN without ACK and RST.
 pub const fn opens(flags: Flags) -> bool {
     flags.contains(Flags::SYN) && !flags.intersects(Flags::ACK.union(Flags::RST))
 }
 
 impl TcpState {
-    /// An unanswered UDP session, if these have their own timer. Others are "established".
+    /// An unanswered UDP session, if these have their own timer; otherwise it is "established".
     pub(crate) const UNANSWERED: TcpState = TcpState::OpeningOutbound;
     /// A UDP session that packets from outside keep alive, too (RFC 4787 §4.3 REQ-6a): media at a
-    /// port that a gateway has announced. It is not for the short way.
+    /// port that a gateway announced. Not for the short way.
     pub(crate) const ANNOUNCED: TcpState = TcpState::FinOutside;
 
     /// In number order.
@@ -70,7 +69,7 @@ impl TcpState {
         TcpState::Transitory,
     ];
 
-    /// The state after a first SYN from `side`.
+    /// After a first SYN from `side`.
     pub const fn opening(side: Side) -> TcpState {
         match side {
             Side::Inside => TcpState::OpeningOutbound,
@@ -78,7 +77,7 @@ impl TcpState {
         }
     }
 
-    /// The state with this number in a record.
+    /// Inverse of `as u8`.
     pub const fn from_number(number: u8) -> Option<TcpState> {
         match number {
             0 => Some(TcpState::OpeningOutbound),
@@ -92,7 +91,7 @@ impl TcpState {
         }
     }
 
-    /// The name in commands and JSON.
+    /// As in commands and JSON.
     pub const fn name(self) -> &'static str {
         match self {
             TcpState::OpeningOutbound => "opening_outbound",
@@ -105,7 +104,7 @@ impl TcpState {
         }
     }
 
-    /// Also half-closed, because RFC 7857 §2 moves to the transitory timer only after both FINs.
+    /// Including half-closed: only both FINs start the transitory timer (RFC 7857 §2).
     pub const fn is_established(self) -> bool {
         matches!(self, TcpState::Established | TcpState::FinInside | TcpState::FinOutside)
     }
@@ -118,16 +117,15 @@ impl TcpState {
         matches!(self, TcpState::Closing | TcpState::Transitory)
     }
 
-    /// After `idle` time without a packet, an established session becomes Transitory (RFC 7857 §2,
-    /// edge "TCP_EST T.O."), so it can be revived within `tcp_closing`.
+    /// Established sessions become Transitory (RFC 7857 §2, "TCP_EST T.O."), and can revive within
+    /// `tcp_closing`.
     #[must_use]
     pub fn at_idle(self, idle: Duration, timeouts: &Timeouts) -> TcpState {
         if self.is_established() && idle >= timeouts.tcp_established { TcpState::Transitory } else { self }
     }
 }
 
-/// The state after a segment from side `from`. `reset_accepted`: see
-/// [`SequenceTracker::reset_is_plausible`].
+/// The state after a segment. `reset_accepted`: see [`SequenceTracker::reset_is_plausible`].
 pub fn next(state: TcpState, from: Side, flags: Flags, reset_accepted: bool) -> TcpState {
     if flags.contains(Flags::RST) {
         // RFC 7857 §2.2: only a RST of the connection ends an established one. Opening sessions
@@ -136,14 +134,13 @@ pub fn next(state: TcpState, from: Side, flags: Flags, reset_accepted: bool) -> 
     }
     match state {
         TcpState::OpeningOutbound | TcpState::OpeningInbound => {
-            // RFC 5382 §4.2 REQ-2a: the SYN of the other side may have no ACK (simultaneous open).
+            // RFC 5382 §4.2 REQ-2a: with or without ACK (simultaneous open).
             let answered = flags.contains(Flags::SYN) && TcpState::opening(from) != state;
             if answered { after_fin(TcpState::Established, from, flags) } else { state }
         }
         TcpState::Established | TcpState::FinInside | TcpState::FinOutside => after_fin(state, from, flags),
         TcpState::Closing => {
-            // A SYN starts a new connection (RFC 9293 §3.6.1, RFC 6191); everything else is a
-            // retransmission or the last ACK.
+            // A SYN starts a new connection (RFC 9293 §3.6.1, RFC 6191).
             if opens(flags) { TcpState::opening(from) } else { state }
         }
         TcpState::Transitory => {
@@ -153,8 +150,7 @@ pub fn next(state: TcpState, from: Side, flags: Flags, reset_accepted: bool) -> 
                 // A late SYN-ACK proves nothing.
                 state
             } else {
-                // RFC 7857 §2, edge "data pkt". Keep-alives count, too (RFC 6146 §3.5.2.2: any
-                // packet but RST).
+                // RFC 7857 §2, "data pkt". Keep-alives count, too (RFC 6146 §3.5.2.2: all but RST).
                 after_fin(TcpState::Established, from, flags)
             }
         }
@@ -173,14 +169,12 @@ fn after_fin(state: TcpState, from: Side, flags: Flags) -> TcpState {
     }
 }
 
-/// A RST restarts the timer only if it changes the state (RFC 7857 §2.2): RSTs that answer unwanted
-/// traffic must not keep a session alive (§7.1).
+/// RFC 7857 §2.2: RSTs against unwanted traffic must not keep a session alive (§7.1).
 pub fn restarts_timer(before: TcpState, after: TcpState, flags: Flags) -> bool {
     !flags.contains(Flags::RST) || before != after
 }
 
-/// From the last packet to removal, including the Transitory phase of established sessions (RFC
-/// 7857 §2).
+/// From the last packet to removal, including the Transitory phase (RFC 7857 §2).
 pub fn lifetime(state: TcpState, timeouts: &Timeouts) -> Duration {
     match state {
         TcpState::OpeningOutbound | TcpState::OpeningInbound => timeouts.tcp_opening,
@@ -191,14 +185,14 @@ pub fn lifetime(state: TcpState, timeouts: &Timeouts) -> Duration {
     }
 }
 
-/// How far outside the known range a RST may be: less than three full-sized segments.
+/// How far outside the known range a RST may be: under three full-sized segments.
 const RESET_SLACK: u32 = 4_096;
 
-/// How far beyond the highest known number a segment may start: limits how far a forged one can
-/// move the range in which RSTs are accepted.
+/// How far beyond the highest known number a segment may start: limits how far a forged one moves
+/// the range for RSTs.
 const JUMP_MAX: u32 = 65_535;
 
-/// Numbers of a segment.
+/// A segment's numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     /// Sequence number.
@@ -209,14 +203,14 @@ pub struct Segment {
     pub length: u32,
 }
 
-/// Sequence numbers to detect forged RSTs by (RFC 7857 §2.2 note, RFC 5961 §3).
+/// Detects forged RSTs by sequence number (RFC 7857 §2.2 note, RFC 5961 §3).
 ///
-/// Per side: the end of the highest segment and the highest acknowledgment it sent. Zero means "not
-/// seen yet"; a true zero is stored as one, which the slack covers.
+/// Per side: end of the highest segment, and highest acknowledgment sent. Zero means unseen; a true
+/// zero is stored as one, which the slack covers.
 ///
-/// An off-path attacker outside must place a RST in [what the inside acknowledged, what the outside
-/// sent]. The lower end cannot be forged from outside. The upper end moves only with data inside
-/// that range, by at most `JUMP_MAX` and the segment.
+/// A RST from outside must lie in [what the inside acknowledged, what the outside sent]. Off path,
+/// the lower end cannot be forged; the upper end moves only with data inside the range, by at most
+/// `JUMP_MAX` and the segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, zerocopy::FromZeros)]
 #[repr(C)]
 pub struct SequenceTracker {
@@ -226,7 +220,7 @@ pub struct SequenceTracker {
 
 const _: () = assert!(size_of::<SequenceTracker>() <= 16, "one per session: see the memory budget");
 
-/// Compares in sequence space (RFC 9293 §3.4).
+/// RFC 9293 §3.4.
 fn is_after(a: u32, b: u32) -> bool {
     a.wrapping_sub(b).cast_signed() > 0
 }
@@ -241,7 +235,7 @@ impl SequenceTracker {
         SequenceTracker { highest_end: [0; 2], latest_ack: [0; 2] }
     }
 
-    /// `length` is the payload length plus one each for SYN and FIN. RSTs are ignored.
+    /// `length`: payload plus one each for SYN and FIN. Ignores RSTs.
     pub fn observe(&mut self, side: Side, sequence: u32, length: u32, ack: u32, flags: Flags) {
         if flags.contains(Flags::RST) {
             return;
@@ -259,7 +253,7 @@ impl SequenceTracker {
             if known_ack == 0 || is_after(ack, known_ack) {
                 self.latest_ack[from] = seen(ack);
             }
-            // Acknowledged data was sent. This closes a gap of more than `JUMP_MAX`.
+            // Acknowledged data was sent. This closes gaps over `JUMP_MAX`.
             let other_end = self.highest_end[other];
             if other_end != 0 && is_after(ack, other_end) {
                 self.highest_end[other] = seen(ack);
@@ -267,7 +261,7 @@ impl SequenceTracker {
         }
     }
 
-    /// For a segment with only ACK, without a branch; does nothing unless `is_tcp`.
+    /// For a segment with only ACK, branchless; does nothing unless `is_tcp`.
     #[inline(always)]
     pub fn observe_ack(&mut self, side: Side, segment: &Segment, is_tcp: bool) {
         let Segment { sequence, ack, length } = *segment;
@@ -286,7 +280,7 @@ impl SequenceTracker {
         self.highest_end[other] = select_unpredictable(takes_other, seen(ack), other_end);
     }
 
-    /// Whether a RST from `side` belongs to the connection; false if nothing was seen.
+    /// False if nothing was seen.
     pub fn reset_is_plausible(&self, side: Side, sequence: u32, ack: Option<u32>) -> bool {
         let from = side.index();
         let other = from ^ 1;
@@ -294,8 +288,8 @@ impl SequenceTracker {
         let expected = self.latest_ack[other];
         let (low, high) = match (expected, sent) {
             (0, 0) => {
-                // The RST refuses a SYN: it has sequence number zero and must acknowledge that SYN
-                // (RFC 9293 §3.5.2 group 1, §3.10.7.3).
+                // The RST refuses a SYN: its sequence number is zero, and it must acknowledge the
+                // SYN (RFC 9293 §3.5.2 group 1, §3.10.7.3).
                 let opened = self.highest_end[other];
                 return match ack {
                     Some(ack) if opened != 0 => {
@@ -315,7 +309,7 @@ impl SequenceTracker {
     }
 }
 
-/// See [`TcpState::at_idle`] (RFC 7857 §2).
+/// See [`TcpState::at_idle`].
 pub(crate) fn state_now(stored: TcpState, expires: Instant, now: Instant, timeouts: &Timeouts) -> TcpState {
     if stored.is_established() && expires.saturating_since(now) <= timeouts.tcp_closing {
         TcpState::Transitory

@@ -1,7 +1,6 @@
-//! The idle time of each session: by protocol, state, destination port and port pressure.
+//! Idle times of sessions.
 //!
-//! The short way knows one lifetime for each protocol, so sessions with a timer by destination port
-//! are marked.
+//! The short way knows one lifetime a protocol, so sessions with a port's timer are marked.
 
 use crate::settings::PortTimeout;
 use crate::settings::Settings;
@@ -15,7 +14,7 @@ use crate::types::Side;
 #[cfg(test)]
 mod tests;
 
-/// The bounds of [`Timers::adapt`] (RFC 4787 §4.3 REQ-5, RFC 5382 §5 REQ-5, RFC 5508 §3.2 REQ-2).
+/// Bounds of [`Timers::adapt`] (RFC 4787 §4.3 REQ-5, RFC 5382 §5 REQ-5, RFC 5508 §3.2 REQ-2).
 const FLOORS: Timeouts = Timeouts {
     udp: Duration::from_secs(120),
     udp_unanswered: Duration::from_secs(120),
@@ -43,9 +42,8 @@ pub(crate) struct Timers {
     in_force: Timeouts,
     /// UDP sessions start unanswered.
     has_two_states: bool,
-    /// `None` if no port has its own timer.
     own: [Option<PortSet>; Protocol::COUNT],
-    /// Server ports of gateways.
+    /// Server ports that gateways read.
     served: [Option<PortSet>; Protocol::COUNT],
     ports: Box<[PortTimeout]>,
 }
@@ -80,7 +78,7 @@ impl Timers {
         }
     }
 
-    /// The current values, without ports that have their own.
+    /// Without ports' own timers.
     #[inline]
     pub(crate) fn in_force(&self) -> &Timeouts {
         &self.in_force
@@ -94,18 +92,17 @@ impl Timers {
         self.ports != than.ports || self.served != than.served
     }
 
-    /// True if a gateway may read sessions of this server port.
     #[inline]
     pub(crate) fn is_served(&self, protocol: Protocol, port: u16) -> bool {
         self.served[protocol.index()].as_ref().is_some_and(|set| set[usize::from(port / 64)] >> (port % 64) & 1 != 0)
     }
 
-    /// True if sessions of this server port are not for the short way.
+    /// Sessions of this server port may not take the short way.
     pub(crate) fn is_unusual(&self, protocol: Protocol, port: u16, side: Side) -> bool {
         self.is_served(protocol, port) || side == Side::Inside && self.own(protocol, port).is_some()
     }
 
-    /// The timer of a destination port; the first match in the file.
+    /// A destination port's timer; the first match in the file.
     #[inline]
     pub(crate) fn own(&self, protocol: Protocol, remote_port: u16) -> Option<Duration> {
         let set = self.own[protocol.index()].as_ref()?;
@@ -121,7 +118,7 @@ impl Timers {
         self.ports.iter().find(is_meant).map(|it| it.idle)
     }
 
-    /// `port`: the server's, so the remote one unless the session is from outside.
+    /// `port`: the server's, which is remote unless the session is from outside.
     #[inline(always)]
     pub(crate) fn first(&self, protocol: Protocol, port: u16, side: Side) -> FirstLife {
         // Port timers apply to destination ports. A session from outside is never unanswered.
@@ -138,8 +135,7 @@ impl Timers {
         }
     }
 
-    /// Unanswered until the target answers, because any UDP packet from outside can take memory
-    /// here.
+    /// Unanswered until the target answers: any UDP packet from outside can take memory here.
     pub(crate) fn first_of_target(&self, protocol: Protocol) -> FirstLife {
         let first = self.first(protocol, 0, Side::Outside);
         if protocol != Protocol::Udp || !self.has_two_states {
@@ -149,7 +145,6 @@ impl Timers {
         FirstLife { state, lifetime: self.lifetime(protocol, state, None), has_own_timer: false }
     }
 
-    /// `own`: the timer of its destination port.
     #[inline]
     pub(crate) fn lifetime(&self, protocol: Protocol, state: TcpState, own: Option<Duration>) -> Duration {
         match (protocol, own) {
@@ -162,8 +157,8 @@ impl Timers {
         }
     }
 
-    /// By the use of the fullest pool: linearly from `adapt_above_percent` to the RFCs' bounds at
-    /// 100. Timers below the bounds stay.
+    /// By the fullest pool: linear from `adapt_above_percent` to the RFCs' bounds at 100. Timers
+    /// below the bounds stay.
     pub(crate) fn adapt(&mut self, used_percent: [u8; Protocol::COUNT]) -> bool {
         let Some(above) = self.configured.adapt_above_percent else { return false };
         let shortened = |protocol: Protocol, configured: Duration, floor: Duration| {

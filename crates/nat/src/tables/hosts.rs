@@ -1,5 +1,5 @@
-//! Two ways from an IPv6 host to its mappings and back, for the benchmark that compares them (ADR
-//! 19), and the same for IPv4 hosts.
+//! Two ways from an IPv6 host to its mappings and back, and IPv4, for the benchmark that compares
+//! them (ADR 19).
 //!
 //! ```text
 //!   ByNumber   address ─ hash ─► host record: number     (number, port) ─ hash ─► mapping
@@ -8,7 +8,7 @@
 //!              mapping and side line: address
 //! ```
 //!
-//! A burst goes through passes, and each pass requests what the next one reads, as in the engine.
+//! Each pass over a burst requests what the next one reads.
 
 use core::net::Ipv4Addr;
 
@@ -35,22 +35,21 @@ mod tests;
 /// Packets of a burst.
 pub const BURST: usize = 64;
 
-/// Address and port inside. An IPv4 address is one of fewer than 2^32.
+/// Internal endpoint. IPv4 addresses are those below 2^32.
 pub type Inside = (u128, u16);
-/// Address and port outside.
+/// External endpoint.
 pub type Outside = (u32, u16);
 
 const REMOTE: Outside = (0xc612_0001, 53);
 const IDLE: Duration = Duration::from_secs(300);
 const FIRST: Ipv4Addr = Ipv4Addr::new(203, 0, 0, 0);
-/// Length of the prefixes that are subscribers.
 const PREFIX_LENGTH: u8 = 56;
-/// What the internal address of a mapping is if the side line has the address.
+/// In a mapping: the side line has the address.
 const IN_SIDE_LINE: u32 = HOSTS_FIRST;
 
 /// A table of mappings.
 pub trait Mappings: Sized {
-    /// An empty one for so many mappings and hosts. `random` seeds hashes and ports.
+    /// An empty table. `random` seeds hashes and ports.
     ///
     /// # Errors
     /// Memory is short.
@@ -59,11 +58,10 @@ pub trait Mappings: Sized {
     /// Bytes of all tables.
     fn bytes(&self) -> usize;
 
-    /// The external endpoints of a burst from inside; mappings are made where there are none.
-    /// `None` if there is no room.
+    /// Translates a burst from inside, making missing mappings. `None` if there is no room.
     fn leave(&mut self, now: Instant, burst: &[Inside; BURST]) -> Option<[Outside; BURST]>;
 
-    /// The internal endpoints of a burst from outside. `None` if one has no mapping.
+    /// Translates a burst from outside. `None` if one has no mapping.
     fn enter(&mut self, now: Instant, burst: &[Outside; BURST]) -> Option<[Inside; BURST]>;
 }
 
@@ -73,7 +71,6 @@ fn tables(mappings_max: u32, random: [u64; 4]) -> Result<Tables, ArenaError> {
     Tables::new(mappings_max, FIRST, random, IDLE)
 }
 
-/// IPv4 hosts only, as the engine does it.
 pub struct Ipv4Only {
     tables: Tables,
 }
@@ -106,7 +103,7 @@ impl Mappings for Ipv4Only {
     }
 }
 
-/// The passes behind the first one, for hosts with 32-bit addresses or numbers.
+/// The later passes, for 32-bit addresses or numbers.
 #[inline(always)]
 fn leave_numbered(
     tables: &mut Tables,
@@ -127,7 +124,7 @@ fn leave_numbered(
     Some(outside)
 }
 
-/// The mappings of a burst from outside, which are requested.
+/// Also requests the records.
 #[inline(always)]
 fn records_of(tables: &Tables, burst: &[Outside; BURST]) -> Option<[u32; BURST]> {
     let mut places = [0; BURST];
@@ -141,7 +138,7 @@ fn records_of(tables: &Tables, burst: &[Outside; BURST]) -> Option<[u32; BURST]>
     Some(records)
 }
 
-/// A host has a number, which stands for its address in the mapping: what the engine does.
+/// As in the engine: a number stands for the host's address in mappings.
 pub struct ByNumber {
     tables: Tables,
     hosts: HostStore,
@@ -156,7 +153,6 @@ impl ByNumber {
     #[inline(never)]
     fn number_of_new(&mut self, now: Instant, hash: u64, key: &HostKey) -> Option<u32> {
         let number = self.hosts.enter(now, hash, key, RealmId(0)).ok()?;
-        // As long as it has mappings.
         self.hosts.retain(number);
         Some(number)
     }
@@ -214,7 +210,6 @@ impl Mappings for ByNumber {
     }
 }
 
-/// What a mapping of an IPv6 host has beside it.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C)]
 struct SideLine {
@@ -239,14 +234,13 @@ impl SideLine {
     }
 }
 
-/// A mapping of an IPv6 host is found by all 128 bits, and has them in a line of 16 bytes beside
-/// it. IPv4 hosts are as before, but each packet asks which sort it is.
+/// Mappings of IPv6 hosts have all 128 bits in a side line, and each packet asks which sort its
+/// host is.
 pub struct SideLines {
     tables: Tables,
     lines: Arena<SideLine>,
 }
 
-/// The address in a mapping.
 #[inline(always)]
 fn in_mapping(address: u128) -> u32 {
     u32::try_from(address).unwrap_or(IN_SIDE_LINE)
@@ -282,7 +276,7 @@ impl SideLines {
     }
 }
 
-/// What the external address is chosen by: all hosts of a subscriber have the same.
+/// Chooses the external address, common to all hosts of a subscriber.
 #[inline(always)]
 fn subscriber_of(address: u128) -> u32 {
     if in_mapping(address) == IN_SIDE_LINE { (address >> 72) as u32 } else { address as u32 }
@@ -319,7 +313,7 @@ impl Mappings for SideLines {
     #[inline(never)]
     fn enter(&mut self, now: Instant, burst: &[Outside; BURST]) -> Option<[Inside; BURST]> {
         let records = records_of(&self.tables, burst)?;
-        // Whether a mapping has a side line is in its record, which has been requested only now.
+        // The record shows if there is a side line, but was requested just above.
         for record in records {
             self.lines.prefetch(record as usize);
         }

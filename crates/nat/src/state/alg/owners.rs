@@ -1,4 +1,4 @@
-//! What each subscriber has of the table, counted as it changes.
+//! What each subscriber has of the table.
 
 use super::places::Places;
 use super::queue::Queue;
@@ -6,24 +6,22 @@ use crate::random::KeyedHash;
 use crate::state::table::BucketTable;
 use mem::ArenaError;
 
-/// A subscriber with control sessions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
     subscriber: u32,
     pub(super) sessions: u32,
-    /// Directions that hold something.
+    /// Directions with held data.
     pub(super) held: u16,
-    /// How many are in `clients`.
+    /// Length of `clients`.
     pub(super) client_count: u16,
-    /// Its sessions that others may replace: see [`super::Spare`].
+    /// See [`super::Spare`].
     pub(super) asked: Queue,
     pub(super) strangers: Queue,
     pub(super) clients: Queue,
 }
 
 impl Owner {
-    /// Its first replaceable session begun from outside. A flood over UDP leaves half of `share` to
-    /// clients over TCP, and the reverse.
+    /// A flood over UDP leaves half of `share` to TCP clients, and the reverse.
     pub(super) fn first_of_outside(&self, share: u32) -> Option<u32> {
         let (some, others) = match u32::from(self.client_count) > share / 2 {
             true => (&self.clients, &self.strangers),
@@ -64,7 +62,6 @@ impl Owners {
         &mut self.records.list[place as usize]
     }
 
-    /// The place of a subscriber that has one more session.
     pub(super) fn enter(&mut self, hash: &KeyedHash, subscriber: u32) -> Option<u32> {
         if let Some(place) = self.place_of(hash, subscriber) {
             self.get_mut(place).sessions += 1;
@@ -81,7 +78,6 @@ impl Owners {
         Some(place)
     }
 
-    /// It has one less.
     pub(super) fn leave(&mut self, hash: &KeyedHash, place: u32) {
         let owner = self.get_mut(place);
         owner.sessions -= 1;

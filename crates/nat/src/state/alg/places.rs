@@ -1,13 +1,11 @@
-//! Records whose memory comes as they are first used.
-
 use mem::ArenaError;
 use mem::Reserved;
 
-/// Records in address space that is reserved when a gateway is first enabled, and in memory that
-/// the kernel provides when each place is first used: without traffic of gateways they take none.
+/// Records in reserved address space. The kernel provides memory when a place is first used:
+/// without gateway traffic they take none.
 pub(super) struct Places<T> {
     pub(super) list: Reserved<T>,
-    /// Used before, and free again.
+    /// Used before.
     free: Reserved<u32>,
     free_len: usize,
 }
@@ -21,7 +19,7 @@ impl<T> Places<T> {
         u64::from(count) * (size_of::<T>() + size_of::<u32>()) as u64
     }
 
-    /// A free place, with `first` if it is new. `None` if all are taken.
+    /// `first` fills new places. `None` if all are taken.
     pub(super) fn take(&mut self, first: impl FnOnce() -> T) -> Option<u32> {
         match self.free_len.checked_sub(1) {
             Some(last) => {
@@ -43,7 +41,6 @@ impl<T> Places<T> {
         self.free_len += 1;
     }
 
-    /// Places that are taken.
     pub(super) fn used(&self) -> u32 {
         (self.list.len() - self.free_len) as u32
     }

@@ -1,8 +1,7 @@
-//! Queues through the records of control sessions, so that the oldest is found without a search.
+//! Queues through control sessions: the oldest is found without a search.
 
 use super::AlgSession;
 
-/// Two queues go through each session: one of all sessions, and one of its subscriber.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Which {
     OfAll = 0,
@@ -11,7 +10,6 @@ pub(super) enum Which {
 
 const NONE: u32 = u32::MAX;
 
-/// The places before and after a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
     previous: u32,
@@ -31,12 +29,11 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) const EMPTY: Queue = Queue { first: NONE, last: NONE };
 
-    /// The one that has waited for longest.
     pub(super) fn first(&self) -> Option<u32> {
         Some(self.first).filter(|first| *first != NONE)
     }
 
-    /// It must not be in the queue.
+    /// `index` must not be queued.
     pub(super) fn append(&mut self, list: &mut [AlgSession], which: Which, index: u32) {
         list[index as usize].links[which as usize] = Links { previous: self.last, next: NONE };
         match self.last {
@@ -46,7 +43,7 @@ impl Queue {
         self.last = index;
     }
 
-    /// It must be in the queue.
+    /// `index` must be queued.
     pub(super) fn unlink(&mut self, list: &mut [AlgSession], which: Which, index: u32) {
         let Links { previous, next } = list[index as usize].links[which as usize];
         match previous {

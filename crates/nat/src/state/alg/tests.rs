@@ -7,7 +7,6 @@ impl AlgStore {
     }
 }
 
-/// The only session of this subscriber.
 fn begun(subscriber: u32) -> Begun {
     begun_with(subscriber, subscriber)
 }
@@ -23,7 +22,7 @@ fn begun_with(subscriber: u32, mapping: u32) -> Begun {
     }
 }
 
-/// A new session of this subscriber which makes room for others.
+/// Makes room for itself.
 fn unanswered(store: &mut AlgStore, subscriber: u32, mapping: u32, spare: Spare) -> u32 {
     let is_client = spare == Spare::Client;
     let begun = Begun { client_is_inside: spare == Spare::Asked, ..begun_with(subscriber, mapping) };
@@ -43,9 +42,8 @@ fn tables_take_memory_when_they_are_used() {
     assert_eq!(store.resident_bytes(), 0);
     let first = store.start(&begun(1)).expect("room");
     assert!(store.with_held(first, 0).is_some());
-    // The session, what it holds, and its lines of the tables; or 2 MiB of each on hugepages.
+    // The session, its held data and its lines of the tables; or 2 MiB of each on hugepages.
     assert!((4_096..8 * (2 << 20)).contains(&store.resident_bytes()));
-    // What was used before is used again.
     store.remove(first);
     let used = store.resident_bytes();
     for subscriber in 2..1_000 {
@@ -53,10 +51,9 @@ fn tables_take_memory_when_they_are_used() {
         assert!(store.with_held(first, 0).is_some());
         store.remove(first);
     }
-    // Lines of both tables by hash: each may lie in a page of its own.
+    // Each line may lie in a page of its own.
     let lines = (2 * 1_000 * 4_096).min(2 * BucketTable::need(SESSIONS_CEILING as usize).bytes() as usize);
     assert!(store.resident_bytes() <= used + lines + 4 * 4_096, "{} after {used}", store.resident_bytes());
-    // All of it, and no more.
     let places: Vec<u32> = (0..1_024).filter_map(|subscriber| store.start(&begun(subscriber))).collect();
     assert_eq!(places.len(), 1_024);
     assert_eq!(store.start(&begun(1_024)), None);
@@ -85,7 +82,7 @@ fn room_follows_the_settings_while_sessions_stay() {
     assert_eq!(store.room.sessions, SESSIONS_CEILING);
 }
 
-/// Its own if it has all that it may have, otherwise those of everyone; the oldest first.
+/// Its own if its share is full, else any; the oldest first.
 #[test]
 fn the_oldest_makes_room() {
     let mut store = store(256);
@@ -119,7 +116,6 @@ fn the_oldest_makes_room() {
     assert_eq!(store.to_replace(5, Side::Inside), None);
 }
 
-/// Unanswered clients of a server are counted by themselves.
 #[test]
 fn clients_of_a_server_have_places_of_their_own() {
     let mut store = store(1_024);
@@ -137,8 +133,7 @@ fn clients_of_a_server_have_places_of_their_own() {
     assert_eq!(store.client_to_replace(1), None);
 }
 
-/// What begins outside takes the place of what begins outside, over UDP and TCP alike, and goes
-/// first if the subscriber's own hosts begin something.
+/// And sessions from outside are replaced first.
 #[test]
 fn nothing_from_outside_takes_the_place_of_a_host_inside() {
     for mut store in [store(256), store(1_024)] {
@@ -147,7 +142,7 @@ fn nothing_from_outside_takes_the_place_of_a_host_inside() {
         let all: Vec<(u32, Spare)> =
             (0..share).map(|n| (unanswered(&mut store, 1, n, kinds[n as usize % 4]), kinds[n as usize % 4])).collect();
         let of = |kind: Spare| all.iter().filter(move |it| it.1 == kind).map(|it| it.0);
-        // UDP and TCP have a quarter each, and half would be for UDP.
+        // UDP and TCP have a quarter each; UDP may have half.
         let of_outside: Vec<u32> = of(Spare::Stranger).chain(of(Spare::Client)).collect();
         let (some, others) = of_outside.split_at(share as usize / 4 + 2);
         for place in some {
@@ -164,14 +159,13 @@ fn nothing_from_outside_takes_the_place_of_a_host_inside() {
         assert_eq!((store.to_replace(1, Side::Outside), store.has_room_for(1, Side::Outside)), (None, false));
         let oldest = of(Spare::Asked).next();
         assert_eq!((store.to_replace(1, Side::Inside), store.has_room_for(1, Side::Inside)), (oldest, true));
-        // What is over goes for either, also if the inside has begun it.
+        // Ended sessions are replaced for either side.
         let last = of(Spare::Asked).next_back().expect("one");
         store.set_replaceable(last, true, true);
         assert_eq!([Side::Outside, Side::Inside].map(|from| store.to_replace(1, from)), [Some(last); 2]);
     }
 }
 
-/// A flood over UDP, and one over TCP, leave each other half.
 #[test]
 fn floods_over_udp_and_tcp_leave_places_to_each_other() {
     let mut store = store(256);
@@ -184,7 +178,6 @@ fn floods_over_udp_and_tcp_leave_places_to_each_other() {
     assert_eq!(store.to_replace(1, Side::Outside), None);
 }
 
-/// Nor in a full table.
 #[test]
 fn nothing_from_outside_takes_the_place_of_another_subscriber() {
     let mut store = store(256);
@@ -197,8 +190,7 @@ fn nothing_from_outside_takes_the_place_of_another_subscriber() {
     assert_eq!((store.to_replace(8, Side::Outside), store.to_replace(8, Side::Inside)), (None, Some(asked[0])));
 }
 
-/// After a reload with fewer sessions, those beyond stay, and none goes for a session that could
-/// not start.
+/// After a reload with a lower limit. Existing sessions stay.
 #[test]
 fn no_session_goes_for_one_that_cannot_start() {
     let mut store = store(2_048);
@@ -231,7 +223,6 @@ fn no_session_goes_for_one_that_cannot_start() {
     assert!(store.start(&begun_with(1, 900)).is_some());
 }
 
-/// Half messages of a few subscribers leave room to all others; those of all are shared evenly.
 #[test]
 fn a_few_subscribers_cannot_hold_everything() {
     let mut store = store(4_096);
@@ -247,13 +238,13 @@ fn a_few_subscribers_cannot_hold_everything() {
     assert!(got.iter().all(|got| (10..=28).contains(got)), "{got:?} of {HELD_MIN}");
     let still: Vec<u32> = (0..8).map(|subscriber| held(&store, subscriber)).collect();
     assert_eq!(still, got, "while places are free, nothing is taken back");
-    // The table fills, and then each takes from those with most.
+    // The table fills, then each takes from those with most.
     for subscriber in 8..200 {
         assert_eq!(hold(&mut store, subscriber, 1), 1, "{subscriber}");
     }
     assert_eq!(store.held.used(), HELD_MIN);
     assert!((0..8).all(|subscriber| (2..14).contains(&held(&store, subscriber))));
-    // Nobody has two more in the end.
+    // In the end none has two more.
     for subscriber in 200..600 {
         let _ = hold(&mut store, subscriber, 1);
     }
@@ -265,7 +256,6 @@ fn own_count(store: &AlgStore, subscriber: u32) -> u32 {
     store.owners.find(&store.hash, subscriber).map_or(0, |owner| owner.sessions)
 }
 
-/// Counts follow sessions that come and go in any order.
 #[test]
 fn counts_of_subscribers_follow_their_sessions() {
     let mut store = store(4_096);

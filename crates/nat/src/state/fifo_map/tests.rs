@@ -18,7 +18,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against a vector in order of insertion. Hashes collide on purpose.
+    /// Against a vector in insertion order, with hash collisions.
     #[test]
     fn behaves_like_a_list_of_pairs(capacity in 0_usize..12, steps in prop::collection::vec(step(), 0..200)) {
         let mut map: FifoMap<u16, u32> = FifoMap::new(capacity);

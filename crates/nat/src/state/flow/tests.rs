@@ -7,7 +7,7 @@ use super::*;
 
 const SECRET: [u64; 4] = [3, 1, 4, 1];
 
-/// What a flow is, without tables.
+/// A flow without tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plain {
     internal: (u32, u16),
@@ -48,14 +48,14 @@ impl Plain {
 #[derive(Clone, Debug)]
 enum Step {
     Open(Plain),
-    /// One of those that are there, counted around.
+    /// Modulo the live ones.
     Close(usize),
     Rest(usize),
-    /// One of those that rest.
+    /// Modulo the held-down ones.
     EndRest(usize),
 }
 
-/// Few values, so that tuples meet again in all their parts.
+/// Few values, so that parts coincide.
 fn endpoint_of(first: u32) -> impl Strategy<Value = (u32, u16)> {
     (0_u32..3, 0_u16..3).prop_map(move |(address, port)| (first + address, 1_000 + port))
 }
@@ -93,7 +93,7 @@ proptest! {
         let now = Instant::from_micros(5_000_000);
         let mut store = FlowStore::new(capacity, KeyedHash::new(SECRET)).unwrap();
         let mut model: Vec<(Plain, u32)> = Vec::new();
-        // In the order in which they began to.
+        // In order of hold-down.
         let mut held_down: Vec<(Plain, u32)> = Vec::new();
         for step in steps {
             match step {

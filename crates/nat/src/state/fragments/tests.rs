@@ -38,7 +38,7 @@ fn meta(n: u16) -> PacketMeta {
     PacketMeta { ingress: InterfaceId(n), ..PacketMeta::default() }
 }
 
-/// Gives one fragment to the tracker; its packet bytes are its offset, and its source is its owner.
+/// With its offset as content and its source as owner.
 fn give(tracker: &mut FragmentTracker, ms: u64, key: FragmentKey, info: FragmentInfo) -> FragmentOutcome {
     let info = FragmentInfo { owner: (key.addresses >> 32) as u32, ..info };
     tracker.accept(at_ms(ms), key, info, &info.offset.to_be_bytes(), meta(info.offset as u16))
@@ -130,8 +130,7 @@ fn the_timeout_counts_from_the_first_fragment_seen() {
 fn fragments_whose_first_one_never_comes_go_to_nobody_else() {
     let mut tracker = tracker(16, 16);
     assert_eq!(give(&mut tracker, 0, key(1), piece(1_480, 100, false)), FragmentOutcome::Held);
-    // The identification is used again after the timeout: the old piece must not join the new
-    // datagram.
+    // Identification reused after the timeout: the old piece must not join the new datagram.
     let datagram = resolved(give(&mut tracker, 2_500, key(1), piece(0, 1_480, true)));
     assert!(drain(&mut tracker, datagram).is_empty());
     let mut dropped = 0;
@@ -351,7 +350,7 @@ fn a_tracker_without_room_refuses_and_does_not_panic() {
     assert_eq!(verdict(give(&mut no_slots, 0, key(1), piece(8, 8, true))), (Verdict::FragmentBuffersFull, 0));
 }
 
-/// A datagram cut at random places, its pieces (some twice) in random order.
+/// Cut at random; some pieces twice, in random order.
 fn shuffled_datagram() -> impl Strategy<Value = Vec<(u32, u32, bool)>> {
     (prop::collection::vec(1_u32..40, 1..12), 1_u32..=8)
         .prop_map(|(units, last)| {
@@ -377,8 +376,7 @@ fn shuffled_datagram() -> impl Strategy<Value = Vec<(u32, u32, bool)>> {
 }
 
 proptest! {
-    /// Every fragment of a sound datagram is forwarded, once, whatever the order and however often
-    /// it comes.
+    /// In any order and with duplicates.
     #[test]
     fn every_fragment_is_forwarded_exactly_once(pieces in shuffled_datagram()) {
         let mut tracker = tracker(64, 128);
@@ -406,7 +404,7 @@ proptest! {
         prop_assert!(tracker.is_empty());
     }
 
-    /// No byte is ever forwarded twice, and every fragment given ends in exactly one way.
+    /// No byte is forwarded twice, and each fragment gets one verdict.
     #[test]
     fn hostile_fragments_never_overlap_and_all_are_accounted_for(
         given in prop::collection::vec((0_u16..3, 0_u32..30, 1_u32..80, any::<bool>(), 0_u64..800), 0..200),
@@ -464,7 +462,7 @@ fn the_computed_bytes_are_those_allocated() {
             + size_of_val(&*tracker.sources)
             + tracker.datagrams.bytes();
         let computed = FragmentTracker::bytes_for(&limits, slot);
-        // The buckets of the map are rounded up to a power of two.
+        // The map rounds its buckets up to a power of two.
         assert!(
             computed >= taken as u64 && computed <= taken as u64 + u64::from(datagrams) * 8,
             "{computed} computed, {taken} taken"

@@ -1,5 +1,3 @@
-//! Which parts of a datagram have arrived.
-
 const WORDS: usize = 65_536 / 8 / 64;
 
 #[derive(Clone, Debug)]
@@ -16,7 +14,7 @@ impl Units {
 pub(super) enum Fit {
     New,
     Duplicate,
-    /// Part of it has arrived, or it is cut differently.
+    /// Arrived in part, or cut differently.
     Overlap,
 }
 
@@ -46,8 +44,7 @@ impl Units {
         if !any {
             return Fit::New;
         }
-        // The same fragment again: it begins where one began, none begins inside, and it ends where
-        // one ended.
+        // A duplicate begins and ends where a fragment did, and none begins inside.
         let ends = Units::has(&self.begins, to) || !Units::has(&self.arrived, to);
         if all && !inner && ends && Units::has(&self.begins, from) { Fit::Duplicate } else { Fit::Overlap }
     }

@@ -105,7 +105,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against a deque for each length.
+    /// Against a deque for each delay.
     #[test]
     fn behaves_like_deques(capacity in 1_u32..400, steps in prop::collection::vec(step(), 0..3_000)) {
         let mut held = HeldPorts::new(capacity).unwrap();

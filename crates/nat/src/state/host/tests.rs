@@ -28,7 +28,6 @@ fn enter(store: &mut HostStore, seconds: u64, key: &HostKey) -> Result<u32, Verd
     store.enter(at(seconds), hash, key, REALM)
 }
 
-/// All records once.
 fn sweep(store: &mut HostStore, seconds: u64) {
     store.sweep(at(seconds), store.untouched);
 }
@@ -76,7 +75,7 @@ fn hosts_that_nothing_names_make_room_for_others() {
     }
     let held = enter(&mut store, 0, &host(30, 1)).expect("room");
     store.keep(held);
-    // Two records each, until there is no room.
+    // Two records each, until full.
     let invented = (100..).take_while(|number| enter(&mut store, 1, &host(*number, 1)).is_ok()).count();
     assert_eq!(invented, (100 - 2 * 31) / 2);
     let key = host(50, 1);
@@ -88,7 +87,6 @@ fn hosts_that_nothing_names_make_room_for_others() {
     store.retain(number);
     assert!(named.iter().chain([&held, &number]).all(|number| store.get(*number).is_some()));
     assert_eq!(store.get(held).map(Host::key), Some(host(30, 1)));
-    // Subscribers after their hosts.
     sweep(&mut store, 4);
     sweep(&mut store, 7);
     assert_eq!(store.len(), 2 * 32, "of invented hosts nothing is left");
@@ -188,8 +186,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Against a map: a host keeps its number while something names it, no two hosts have one, and
-    /// in the end nothing is left.
+    /// Against a map: named hosts keep their numbers, numbers are unique, and in the end nothing is
+    /// left.
     #[test]
     fn numbers_stay_with_their_hosts(steps in proptest::collection::vec(step(), 1..200)) {
         let mut store = store(40, 5, 1, 3);

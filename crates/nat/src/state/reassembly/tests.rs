@@ -81,7 +81,6 @@ fn nothing_behind_the_end_counts_for_what_is_missing() {
         let last = part(end, false, &[2; 96]);
         assert_eq!(accept(&mut store, 0, &last), dropped(Verdict::FragmentOverlap, 1), "{end}");
     }
-    // The unit just behind the end.
     let mut store = Reassembly::new(true);
     assert_eq!(accept(&mut store, 0, &part(512, true, &[1; 8])), Outcome::Held);
     assert_eq!(accept(&mut store, 0, &part(504, false, &[2; 3])), dropped(Verdict::FragmentOverlap, 1));
@@ -104,7 +103,7 @@ fn a_new_datagram_finds_no_bytes_of_the_last_one() {
 fn a_newcomer_displaces_the_oldest_of_the_largest() {
     let mut store = Reassembly::new(true);
     let softwires = (DATAGRAMS - WITHOUT_CHECKSUM_MAX) as u32;
-    // The oldest one of all is of a subscriber with no other.
+    // The oldest of all is its subscriber's only one.
     let lone = Part { subscriber: 99, identification: 99, ..part(0, true, &[1; 8]) };
     assert_eq!(accept(&mut store, 0, &lone), Outcome::Held);
     for identification in 1..softwires {
@@ -117,7 +116,7 @@ fn a_newcomer_displaces_the_oldest_of_the_largest() {
     let newcomer = Part { subscriber: 100, identification: 100, ..lone };
     assert_eq!(accept(&mut store, 100, &newcomer), Outcome::Held);
     assert_eq!((store.take_displaced(), store.held()), (1, softwires));
-    // Subscriber 0 has seven only, so the oldest of subscriber 1 is dropped.
+    // Subscriber 0 has only seven, so subscriber 1 loses its oldest.
     assert!(flood_had(&store, 99) && flood_had(&store, 1) && flood_had(&store, 7) && flood_had(&store, 9));
     assert!(!flood_had(&store, 8));
     let last = Part { offset: 8, more: false, ..lone };
@@ -175,7 +174,7 @@ fn a_subscriber_has_a_share_and_a_timeout() {
 const POISON: u8 = 0xa5;
 
 proptest! {
-    /// Whatever fragments come, each byte of a packet that is whole came in one that was kept.
+    /// Whatever fragments come.
     #[test]
     fn a_whole_packet_has_only_bytes_of_its_fragments(
         steps in proptest::collection::vec((0_usize..8, 1_usize..6, 0_usize..8, any::<bool>(), 0_u32..2), 1..80),
@@ -208,7 +207,7 @@ proptest! {
         }
     }
 
-    /// A packet cut at random and shuffled comes out whole, whatever else is in the store.
+    /// Whatever else is held.
     #[test]
     fn any_cut_and_order_gives_the_packet(
         length in 1_usize..3_000,

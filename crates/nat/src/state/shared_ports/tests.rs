@@ -11,13 +11,12 @@ const SECRET: [u64; 4] = [2, 7, 1, 8];
 #[derive(Clone, Debug)]
 enum Step {
     Add(u32, u16),
-    /// Of those that are there, counted around.
+    /// Modulo the existing ones.
     Take(usize, u32),
     GiveBack(usize),
     Remove(usize),
 }
 
-/// What is known of a port: its flows by their subscribers.
 #[derive(Clone, Debug, Default)]
 struct Known {
     group: u32,
@@ -40,7 +39,6 @@ fn group(number: u32) -> Group {
     Group::new(AddressIndex(number / 2), protocol, PortClass::High)
 }
 
-/// Every port that a group's picks give.
 fn ports_of(ports: &SharedPorts, number: u32) -> BTreeSet<u16> {
     let mut random = Random::new(SECRET);
     let tries = 40 * ports.count(group(number)) as usize;
@@ -105,7 +103,7 @@ proptest! {
         for number in 0..4 {
             let wanted: BTreeSet<u16> = model.values().filter(|known| known.group == number).map(|known| known.port).collect();
             prop_assert_eq!(ports.count(group(number)) as usize, wanted.len());
-            // A random port is missed in 40 n picks of n with probability e^-40.
+            // 40 n picks of n miss a random port with probability e^-40.
             prop_assert_eq!(ports_of(&ports, number), wanted);
             for port in 1..200 {
                 let found = ports.find_port(group(number), port);

@@ -1,9 +1,9 @@
-//! Former subscribers whose rates and offences still count: ending all mappings must not refill a
-//! subscriber's buckets (RFC 6888 REQ-4).
+//! Former subscribers whose rates and offences still count: ending all mappings must not refill
+//! buckets (RFC 6888 REQ-4).
 //!
-//! A lapsed record has no external address and no guarantee, and is in no count. A new subscriber
-//! with the same address inherits it. It goes when its buckets are full and no offence counts, or
-//! when its room is needed, the oldest first.
+//! A lapsed record has no external address or guarantee, and is in no count. A new subscriber with
+//! the address inherits it. It is freed with full buckets and no offence, or when its room is
+//! needed, oldest first.
 
 use super::Account;
 use super::IN_USE;
@@ -14,7 +14,7 @@ use crate::state::bucket::Bucket;
 use crate::types::RealmId;
 use zerocopy::FromZeros;
 
-/// A doubly linked list in order of time. 0 for none.
+/// A list in order of time; 0 for none.
 #[derive(Debug, Default)]
 pub(super) struct Lapsed {
     oldest: u32,
@@ -38,7 +38,7 @@ impl Subscriber {
         self.flags & LAPSED != 0
     }
 
-    /// Reuses a field: a lapsed record is paired with nothing.
+    /// Reuses a field: a lapsed record is not paired.
     fn later(&mut self) -> &mut u32 {
         &mut self.paired
     }
@@ -98,7 +98,7 @@ impl SubscriberStore {
         self.lapsed.count += 1;
     }
 
-    /// Its links are undefined afterwards.
+    /// Leaves its links undefined.
     fn unlink(&mut self, slot: u32) {
         let record = &mut self.records[slot as usize];
         let (earlier, later) = (core::mem::take(record.earlier()), core::mem::take(record.later()));
@@ -123,7 +123,7 @@ impl SubscriberStore {
         self.erase(slot);
     }
 
-    /// It is not paired; its pool is found with its next mapping.
+    /// Unpaired; its next mapping finds the pool.
     pub(crate) fn revive(&mut self, slot: u32, generation: u16) {
         self.unlink(slot);
         let record = &mut self.records[slot as usize];

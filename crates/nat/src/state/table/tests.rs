@@ -10,7 +10,7 @@ const SECRET: [u64; 4] = [3, 1, 4, 1];
 enum Step {
     Insert(u8),
     Remove(u8, u32),
-    /// Removes one of the entries that are there, counted around.
+    /// Modulo the existing entries.
     RemovePresent(usize),
 }
 
@@ -22,7 +22,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Every index found under `hash`, in order of size.
+/// Sorted.
 fn all(table: &BucketTable, hash: u64) -> Vec<u32> {
     let mut found = Vec::new();
     let end = table.find(hash, |index| {
@@ -34,8 +34,7 @@ fn all(table: &BucketTable, hash: u64) -> Vec<u32> {
     found
 }
 
-/// Each bucket's overflow count must be the number of entries that lie beyond it but have their
-/// home there or before.
+/// `overflow` must count the entries beyond the bucket with their home there or before.
 fn assert_overflow_counts_are_exact(table: &BucketTable, entries: &[(u64, u32)]) {
     let mut expected = vec![0; table.buckets.len()];
     for &(hash, index) in entries {
@@ -53,8 +52,8 @@ fn assert_overflow_counts_are_exact(table: &BucketTable, entries: &[(u64, u32)])
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// `spread` decides how the 256 different hashes lie: all in one bucket, in neighbours (at the
-    /// wrap too), or anywhere.
+    /// `spread`: whether the 256 hashes lie in one bucket, in neighbours (also at the wrap), or
+    /// anywhere.
     #[test]
     fn table_has_the_entries_a_plain_list_has(
         capacity in 1_usize..120,
@@ -69,7 +68,7 @@ proptest! {
         };
         let mut table = BucketTable::with_capacity(capacity).unwrap();
         let mut entries: Vec<(u64, u32)> = Vec::new();
-        // Each record is entered once, so each index is, as in the engine.
+        // As in the engine, each index is entered once.
         for (index, step) in (0..).zip(steps) {
             match step {
                 Step::Insert(small) => {
@@ -81,7 +80,7 @@ proptest! {
                 }
                 Step::Remove(small, index) => {
                     let present = entries.iter().position(|&entry| entry == (hash_of(small), index));
-                    // Tags 0 and 1 are one tag, and hashes that differ in the middle only are one
+                    // Tags 0 and 1 are one tag, and hashes that differ only in the middle are equal
                     // to the table.
                     let same = |&(hash, other): &(u64, u32)| {
                         other == index
@@ -156,7 +155,7 @@ fn a_full_table_takes_ten_bytes_an_entry_and_one_line_a_lookup() {
         assert_eq!(found, Some(index));
     }
     assert!(lines * 10 < ENTRIES * 12, "{lines} lines for {ENTRIES} lookups");
-    // Eight or so other tags are compared each time, each equal by chance in one of 65536.
+    // About eight other tags are compared each time, each equal with chance 1/65536.
     assert!(rejected * 2_000 < ENTRIES, "{rejected} wrong candidates in {ENTRIES} lookups");
 }
 
@@ -210,16 +209,16 @@ fn empty_table_finds_nothing() {
     table.prefetch(u64::MAX);
 }
 
-/// How a million hashes lie.
+/// Of a million hashes.
 #[derive(Clone, Copy, Debug)]
 enum Spread {
-    /// Anywhere, as under a good hash.
+    /// As under a good hash.
     Random,
-    /// So many hashes only, each many times over: who finds the secret can do that.
+    /// This many, each repeated: needs the secret.
     FewHashes(u32),
     /// Anywhere, all with one tag.
     OneTag,
-    /// So many of them in one bucket, under different tags; the others anywhere.
+    /// This many in one bucket under different tags, the others anywhere.
     OneBucket(u32),
 }
 
@@ -236,7 +235,6 @@ impl Spread {
     }
 }
 
-/// A table filled to the last entry, changed while it is full or nearly so, and emptied.
 fn fill_change_and_empty(secret: [u64; 4], capacity: usize, spread: Spread) {
     let mut random = Random::new(secret);
     let mut table = BucketTable::with_capacity(capacity).unwrap();
@@ -254,7 +252,7 @@ fn fill_change_and_empty(secret: [u64; 4], capacity: usize, spread: Spread) {
     while entries.len() < capacity {
         assert_eq!(enter(&mut table, &mut entries, &mut random), Ok(()));
     }
-    // Ever less is taken out before it is filled again: at last one entry at a time.
+    // Fewer are removed before each refill: at last one at a time.
     for taken_out in [50_000, 1_000, 30, 1] {
         for _ in 0..50_000_usize.div_ceil(taken_out).min(1_000) {
             assert_eq!(enter(&mut table, &mut entries, &mut random), Err(TableFull));

@@ -20,16 +20,15 @@ const ACK: Flags = Flags::ACK;
 const IN: Side = Side::Inside;
 const OUT: Side = Side::Outside;
 
-/// Every edge of RFC 7857 §2 figure 1, and every segment that must not make one.
+/// RFC 7857 §2 figure 1, and every segment without an edge.
 #[test]
 fn each_edge_leads_where_rfc_7857_says() {
     let edges = [
-        // A connection opens when both sides sent a SYN, with or without ACK (RFC 5382 REQ-2a).
+        // Both SYNs open it, with or without ACK (RFC 5382 REQ-2a).
         (OpeningOutbound, OUT, SYN_ACK, Established),
         (OpeningOutbound, OUT, SYN, Established),
         (OpeningInbound, IN, SYN_ACK, Established),
         (OpeningInbound, IN, SYN, Established),
-        // Nothing else opens it.
         (OpeningOutbound, IN, SYN, OpeningOutbound),
         (OpeningOutbound, IN, DATA, OpeningOutbound),
         (OpeningOutbound, OUT, ACK, OpeningOutbound),
@@ -39,7 +38,6 @@ fn each_edge_leads_where_rfc_7857_says() {
         // A SYN-ACK may carry the FIN already.
         (OpeningOutbound, OUT, SYN_ACK.union(Flags::FIN), FinOutside),
         (OpeningInbound, IN, SYN_ACK.union(Flags::FIN), FinInside),
-        // FINs, one by one, and again.
         (Established, IN, FIN, FinInside),
         (Established, OUT, FIN, FinOutside),
         (FinInside, IN, FIN, FinInside),
@@ -48,25 +46,23 @@ fn each_edge_leads_where_rfc_7857_says() {
         (FinOutside, IN, FIN, Closing),
         (Closing, IN, FIN, Closing),
         (Closing, OUT, FIN, Closing),
-        // Data after one FIN, or both.
         (FinInside, OUT, DATA, FinInside),
         (FinOutside, IN, DATA, FinOutside),
         (Closing, IN, ACK, Closing),
         (Closing, OUT, DATA, Closing),
-        // SYNs in an established connection are answered by a challenge ACK (RFC 5961 §4); nothing
-        // changes here.
+        // The host answers such SYNs by a challenge ACK (RFC 5961 §4).
         (Established, IN, SYN, Established),
         (Established, OUT, SYN, Established),
         (Established, OUT, SYN_ACK, Established),
         (FinInside, OUT, SYN, FinInside),
-        // A SYN re-opens what is closing (RFC 6191) or transitory; a late SYN-ACK does not.
+        // A SYN re-opens (RFC 6191); a late SYN-ACK does not.
         (Closing, IN, SYN, OpeningOutbound),
         (Closing, OUT, SYN, OpeningInbound),
         (Closing, OUT, SYN_ACK, Closing),
         (Transitory, IN, SYN, OpeningOutbound),
         (Transitory, OUT, SYN, OpeningInbound),
         (Transitory, OUT, SYN_ACK, Transitory),
-        // Anything else revives what is transitory.
+        // All else revives.
         (Transitory, IN, DATA, Established),
         (Transitory, OUT, ACK, Established),
         (Transitory, IN, FIN, FinInside),
@@ -142,8 +138,7 @@ fn state_numbers_survive_storage() {
     assert_eq!(TcpState::from_number(7), None);
 }
 
-/// A connection opened by the inside with initial sequence numbers `i` and `o`, and some data each
-/// way.
+/// Opened by the inside with initial sequence numbers `i` and `o`, and some data each way.
 fn connection(i: u32, o: u32) -> SequenceTracker {
     let mut tracker = SequenceTracker::new();
     tracker.observe(IN, i, 1, 0, SYN);
@@ -193,7 +188,6 @@ fn a_reset_must_acknowledge_the_syn_it_refuses() {
     assert!(!tracker.reset_is_plausible(OUT, 0, Some(900_000)));
     assert!(!tracker.reset_is_plausible(OUT, 0, None));
     assert!(!tracker.reset_is_plausible(OUT, 7_001, None));
-    // The inside gives up by itself.
     assert!(tracker.reset_is_plausible(IN, 7_001, None));
     assert!(!tracker.reset_is_plausible(IN, 700_001, None));
 }
@@ -236,15 +230,14 @@ fn resets_leave_no_trace_in_the_tracker() {
 #[test]
 fn acknowledgments_catch_up_after_a_gap_larger_than_a_jump() {
     let mut tracker = connection(1_000, 2_000);
-    // The outside sent megabytes that took another way; the inside acknowledges them.
+    // The outside sent megabytes another way.
     tracker.observe(IN, 1_101, 0, 5_000_000, ACK);
     assert!(tracker.reset_is_plausible(OUT, 5_000_000, None));
     assert!(!tracker.reset_is_plausible(OUT, 52_001, None), "what is acknowledged is no place for a RST");
 }
 
 proptest! {
-    /// Whatever a true connection exchanges, a RST at the sender's next sequence number is
-    /// believed.
+    /// At the sender's next sequence number.
     #[test]
     fn a_true_reset_is_always_plausible(
         starts in any::<(u32, u32)>(),

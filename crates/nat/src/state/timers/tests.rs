@@ -47,7 +47,7 @@ fn a_destination_port_may_have_its_own_timer() {
         [timers.own(Protocol::Udp, 1_024), timers.own(Protocol::Tcp, 53), timers.own(Protocol::Icmp, 53)],
         [None; 3]
     );
-    // Of TCP it is the established time; the rest is as for others.
+    // For TCP the established time; the rest is as for other ports.
     let own = timers.own(Protocol::Tcp, 22);
     assert_eq!(timers.lifetime(Protocol::Tcp, TcpState::FinInside, own), secs(86_400 + 240));
     assert_eq!(timers.lifetime(Protocol::Tcp, TcpState::OpeningOutbound, own), secs(240));
@@ -83,7 +83,7 @@ fn without_leave_nothing_adapts() {
 }
 
 proptest! {
-    /// Never below the bounds, never above what is configured, never longer with more pressure.
+    /// Never below the bounds, above the configured time, or longer with more pressure.
     #[test]
     fn adaptation_stays_between_the_bounds(
         above in 1_u8..100, udp in 1_u64..4_000, icmp in 1_u64..4_000, opening in 1_u64..4_000, established in 1_u64..40_000,

@@ -3,7 +3,7 @@ use super::*;
 const NOW: Instant = Instant::from_micros(1_000_000);
 const NETWORK: u128 = 0x2001_0db8 << 96;
 
-/// Hosts in turn, each with all its ports; some differ in their upper and some in their lower bits.
+/// Hosts in turn, each with all its ports; some differ in upper, some in lower bits.
 fn endpoint(index: usize, network: u128) -> Inside {
     let host = index as u128 / 8 % 40;
     (network | (host & 3) << 72 | host >> 2, (1_000 + index % 8) as u16)

@@ -1,4 +1,4 @@
-//! The store against a model that remembers everybody.
+//! Against a model that remembers everybody.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ fn store() -> SubscriberStore {
     SubscriberStore::new(CAPACITY as u32, hash, hosts.expect("an empty table")).expect("a small table")
 }
 
-/// Numbers that follow from each other: the same in each run.
+/// The same sequence in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -33,7 +33,7 @@ fn bucket(number: u64) -> Bucket {
 #[test]
 fn who_lapses_is_found_by_nobody_and_goes_on_where_he_was() {
     let mut store = store();
-    // Of those that have something: their buckets; of those that lapsed: in order of time, too.
+    // Buckets of those that have any, and of lapsed ones in order of time.
     let mut present: BTreeMap<u32, (u32, Bucket)> = BTreeMap::new();
     let mut lapsed: VecDeque<(u32, Bucket)> = VecDeque::new();
     let (mut numbers, mut pushed_out, mut renewed) = (Numbers(1), 0, 0);
@@ -108,7 +108,7 @@ fn the_sweep_comes_to_each_that_waits_in_turn() {
         store.get(slot).address
     };
     assert_eq!([0; 3].map(|_| turn(&mut store)), [0, 1, 2]);
-    // The next one goes, and the walk goes on behind it.
+    // The next one is removed, and the walk goes on behind it.
     let slot = store.find_lapsed(REALM, 3).expect("it waits");
     store.forget_lapsed(slot);
     assert_eq!([0; 6].map(|_| turn(&mut store)), [4, 5, 6, 7, 0, 1]);
