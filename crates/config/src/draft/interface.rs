@@ -278,8 +278,8 @@ pub(crate) fn not_a_host(address: Ipv4Addr) -> Option<&'static str> {
     }
 }
 
-/// What a prefix of [`Prefix::HOSTS`] is: no IPv4 host has such an address. Inside Natrix they stand
-/// for IPv6 hosts, so it is never what was meant.
+/// What a prefix of [`Prefix::HOSTS`] is: no IPv4 host has such an address. Inside Natrix they
+/// stand for IPv6 hosts, so it is never what was meant.
 pub(crate) const NO_HOST: &str = "has multicast or reserved addresses only";
 
 /// Whether no IPv4 host can have an address of this prefix.

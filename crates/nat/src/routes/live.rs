@@ -117,8 +117,8 @@ struct Table {
     default: AtomicU32,
     /// IPv4: what all addresses of a /12 have in common.
     coarse: Arc<Coarse>,
-    /// IPv4: what all addresses of a /24 have in common, once the coarse entry is [`CUT`] or all are
-    /// filled. A /12 is a page, which is first written then.
+    /// IPv4: what all addresses of a /24 have in common, once the coarse entry is [`CUT`] or all
+    /// are filled. A /12 is a page, which is first written then.
     fine: Arc<Arena<Fine>>,
     /// Coarse entries that are [`CUT`]. Only the writer uses it.
     parts_cut: AtomicU32,

@@ -424,8 +424,8 @@ impl FragmentTracker {
         Some((length, held.meta))
     }
 
-    /// Call it when the first fragment is dropped: drops the others as `FragmentRefused`. Returns how
-    /// many were held.
+    /// Call it when the first fragment is dropped: drops the others as `FragmentRefused`. Returns
+    /// how many were held.
     pub fn refuse(&mut self, datagram: DatagramIndex) -> u32 {
         match self.give_up(datagram.0, Verdict::FragmentRefused) {
             FragmentOutcome::Dropped { held_discarded, .. } => held_discarded,

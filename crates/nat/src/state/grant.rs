@@ -787,8 +787,8 @@ impl GrantStore {
         now_s.saturating_sub(owner.unwrap_or(self.epoch_began)) as u32
     }
 
-    /// Of requesters that depend on more than their own grants: since state was lost or the external
-    /// addresses changed. Equal on every worker.
+    /// Of requesters that depend on more than their own grants: since state was lost or the
+    /// external addresses changed. Equal on every worker.
     pub(crate) fn common_epoch(&self, now: Instant) -> u32 {
         let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
         now_s.saturating_sub(self.epoch_began.max(self.addresses_changed)) as u32

@@ -40,7 +40,7 @@ pub(crate) const LINGER: Duration = Duration::from_secs(20);
 
 /// Longer than the packet is under way.
 const UNNAMED_LINGER: Duration = Duration::from_secs(2);
-/// Hosts that one burst can bring.
+/// Hosts that a burst can bring.
 const FRESH_MAX: usize = 64;
 /// Records that are looked at to find a replaceable one when the table is full.
 const LOOKED_AT: u32 = 64;

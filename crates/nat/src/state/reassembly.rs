@@ -282,8 +282,8 @@ impl Reassembly {
         core::mem::take(&mut self.displaced)
     }
 
-    /// Ends a datagram. Further fragments of it are refused, but IPv4 reuses its identifications too
-    /// soon for that.
+    /// Ends a datagram. Further fragments of it are refused, but IPv4 reuses its identifications
+    /// too soon for that.
     fn refuse(&mut self, slot: usize) -> u32 {
         match self.datagrams.get_mut(slot) {
             Some(datagram) if datagram.way != WITHOUT_CHECKSUM => {

@@ -71,6 +71,7 @@ fn tables(mappings_max: u32, random: [u64; 4]) -> Result<Tables, ArenaError> {
     Tables::new(mappings_max, FIRST, random, IDLE)
 }
 
+/// IPv4 hosts only, as the engine does it.
 pub struct Ipv4Only {
     tables: Tables,
 }

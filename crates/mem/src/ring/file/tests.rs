@@ -70,7 +70,7 @@ fn the_last_item_without_room_is_in_the_file_until_one_has() {
         assert_eq!(refused(), Some(item));
     }
     consumer.pop_burst(1, |_| {});
-    assert_eq!(refused(), Some(6), "that there is room tells nothing");
+    assert_eq!(refused(), Some(6), "room alone closes no gap");
     producer.stage(7).unwrap();
     assert_eq!(refused(), None);
     assert_eq!(producer.stage(8), Err(8));
