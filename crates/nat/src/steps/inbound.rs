@@ -254,6 +254,11 @@ impl<'a> View<'a> {
         if !is_nat64_number(internal.address) {
             return Ok(());
         }
+        let is_of_pool = |address| self.local.lookup(address).is_some_and(|local| local.pool_address().is_some());
+        if packet.via == Via::Hairpin && !is_of_pool(packet.parsed.source) {
+            // In an explanation: the external address of the sender is not chosen yet.
+            return Ok(());
+        }
         let known = self.state.subscribers.hosts.get(internal.address).map(Host::way);
         let transition = &self.snapshot.transition;
         let way = self.newcomer.map_or(known, |_| transition.way_of_grants(internal.realm));

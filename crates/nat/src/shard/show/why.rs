@@ -465,10 +465,24 @@ impl Shard {
             Side::Inside => self.view_with(newcomer.as_ref()).explain_outbound(now, &parsed, &mut account),
             Side::Outside => self.view().explain_inbound(&from_outside(now, &parsed, 0), &mut account),
         };
-        let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
+        let source = self.source_of_departure(&parsed, side == Side::Inside, &account);
         let verdict = self.explain_departure(&mut frame, start, source, verdict, &mut account);
         self.name_hosts(source, &mut account);
         account.end(verdict)
+    }
+
+    /// Where the receiver sees a packet come from. Instead of an external address that is not chosen
+    /// yet, one of a pool.
+    fn source_of_departure(&self, parsed: &Parsed, is_from_inside: bool, account: &Account) -> Endpoint {
+        let (view, as_it_is) = (self.view(), Endpoint::new(parsed.source.into(), parsed.source_port));
+        let is_of_pool = |address| view.local.lookup(address).is_some_and(|local| local.pool_address().is_some());
+        account.source_after.unwrap_or_else(|| match is_from_inside && !is_of_pool(parsed.source) {
+            true => {
+                let chosen = account.address.map(|index| view.snapshot.address(index));
+                Endpoint::new(chosen.unwrap_or(parsed.destination.into()), 0)
+            }
+            false => as_it_is,
+        })
     }
 
     /// Names the IPv6 hosts that steps mean by their numbers, where no step has named them.
@@ -531,6 +545,10 @@ impl Shard {
         let parsed = Parsed { source: source.address.to_bits(), source_port: source.port, ..parsed };
         let verdict =
             self.view().explain_inbound(&Inbound { now, parsed: &parsed, via, realm, turn, is_vacated }, &mut account);
+        let source = match via {
+            Via::Hairpin => self.source_of_departure(&parsed, true, &account),
+            Via::Outside => source,
+        };
         let verdict = self.explain_departure(&mut frame, start, source, verdict, &mut account);
         self.name_hosts(source, &mut account);
         account.end(verdict)
@@ -648,7 +666,7 @@ impl Shard {
                 }
             }
         }
-        let source = account.source_after.unwrap_or(Endpoint::new(parsed.source.into(), parsed.source_port));
+        let source = self.source_of_departure(&parsed, side == Side::Inside, account);
         if let Some(internal) = account.destination_after {
             self.path.foretell_receiver(source, (internal, account.receiver), account);
         }
