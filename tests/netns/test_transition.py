@@ -283,6 +283,40 @@ def why_and_trace_name_an_ipv6_host(n):
     expect("10.0.0.1 is private" in private["steps"][0]["detail"], f"refused: {private}")
     home = why(n, "udp", f"{HOME}:{port}", f"{SRV1}:{to}", "--b4", SUB1)
     expect_equal((home["verdict"], home["host"]["inner"]), ("outbound", HOME), f"by softwire: {home}")
+    refused = why(n, "udp", f"8.8.8.8:{port}", f"{SRV1}:{to}", "--b4", SUB1)
+    expect_equal((refused["verdict"], refused["host"]["address"]), ("softwire_source", SUB1), f"refused: {refused}")
+
+
+@test("transition")
+def why_names_the_route_to_an_ipv6_host_or_says_that_there_is_none(n):
+    with_routes(n)
+    for far, verdict, way in [
+        ("2001:db8:65::77", "inbound", f"via {SUB1}"),
+        ("2001:db8:e:100::6", "no_route", "none to 2001:db8:e:100::6"),
+    ]:
+        n.sub1.ip("-6", "address", "replace", f"{far}/128", "dev", "lo", "nodad")
+        with n.sub1.entered():
+            sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        with sockets(sock, udp(n.srv1, 0, SRV1)) as (sock, server):
+            sock.bind((far, 0))
+            server.settimeout(5)
+            to = server.getsockname()[1]
+            sock.sendto(b"x", (SRV1_BEHIND, to))
+            remote = server.recvfrom(10)[1]
+            external = "{}:{}".format(*remote)
+            back = why(n, "udp", f"{SRV1}:{to}", external, "--inbound")
+            ways = [step["decision"] for step in back["steps"] if step["step"] == "route"]
+            expect_equal((back["verdict"], back["host"]["address"]), (verdict, far), f"{back}")
+            expect(len(ways) == 1 and way in ways[0], f"{way} is not in {ways}")
+            # The trace says what becomes of it, too.
+            words = ["trace", "--address", SRV1, "--port", str(to), "--verdict", verdict, "--count", "1", "--json"]
+            trace = n.nat.start(f"trace-{to}", [n.dut.binary, *words, "--socket", str(n.dut.socket)])
+
+            def seen():
+                server.sendto(b"y", remote)
+                return not trace.alive()
+
+            expect(wait_until(seen, 20, 0.2), f"no packet was traced as {verdict}")
 
 
 @test("transition")
@@ -592,6 +626,11 @@ def management_names_ipv6_hosts_and_not_their_numbers(n):
         policies = nat["ietf-nat:nat"]["instances"]["instance"][0]["policy"]
         known = [{one["nat64-prefix"] for one in policy["nat64-prefixes"]} for policy in policies]
         expect_equal([one for one in known if one], [{"64:ff9b::/96", "2001:db8:6464::/96"}], "prefixes of NAT64, in the policy that serves its hosts")
+        subnets = {one["subnet"] for policy in policies for one in policy.get("subscriber-match", [])}
+        pools = [one for one in objects(n, "/api/v1/pools", "audit") if one["serves_ipv6_hosts"]]
+        listed = {prefix for one in pools for prefix in one["subscriber_prefixes"]}
+        expect_equal((len(pools), "224.0.0.0/3" in subnets | listed), (1, False), f"pools: {pools}, {subnets}")
+        expect("IPv6 hosts" in n.dut.command("show", "pools")[1], "show pools")
         # 224.0.0.0 and above are the numbers, with which nobody can do anything.
         numbers = [value for oid, value in found.items() if value.upper().startswith('"E0 00') and oid[len(MIB)] != 0]
         expect_equal((numbers, '"224.' in text), ([], False), "numbers of hosts")
@@ -608,6 +647,17 @@ def management_names_ipv6_hosts_and_not_their_numbers(n):
         expect_equal((last["who"], last["action"], last["subject"], last["case"]), ("uid 0", "find", subscriber_text(SUB1), "AZ-21"), "the lookup of the command")
         (none,) = [json.loads(line) for line in n.dut.command("find", f"[{SUB1}]:1", "--json")[1].splitlines()]
         expect(none["mapping"] is None and "no mapping" in none["detail"], str(none))
+        for own, said in [
+            (INSIDE, "Natrix's own address on interface"),
+            (AFTR, "the AFTR"),
+            (SRV1_BEHIND, f"stands for {SRV1}"),
+            (AFTR_INNER, "own address inside softwires"),
+            ("fe80::1", "link-local"),
+        ]:
+            status, out, err = n.dut.command("find", own, "--case", "AZ-21")
+            expect(said in out, f"find {own}: {status} {out}{err}")
+        rows = [row["host"] for row in n.dut.show("subscribers", "--host", SUB1)]
+        expect_equal([(row["address"], row["prefix_length"]) for row in rows], [(subscriber_text(SUB1).split("/")[0], PREFIX_LENGTH)], "by its host")
         for query in (f"address={SUB1}&port={port}&protocol=udp", f"address={subscriber_text(SUB1)}"):
             found = objects(n, f"/api/v1/find?{query}&case=AZ-20", "audit")
             expect(external in [one["mapping"]["external"] for one in found if one["mapping"]], f"API: find {query}: {found}")

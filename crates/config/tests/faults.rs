@@ -32,7 +32,7 @@ fn messages(path: &Path) -> String {
 
 #[test]
 fn every_faulty_file_gets_exactly_its_messages() {
-    // covers: 3022-11, 4787-REQ-7, 6052-1, 6052-2, 6333-7, 7915-4.6
+    // covers: 3022-11, 4787-REQ-7, 6052-1, 6052-2, 6146-1, 6333-7, 7915-4.6
     let mut different = Vec::new();
     for path in files() {
         let messages = messages(&path);

@@ -318,6 +318,7 @@ fn write(writer: &mut StoreWriter, second: u64, events: &[Event]) {
 
 #[test]
 fn syslog_names_ipv6_hosts_over_restarts_of_sink_and_instance() {
+    // covers: 6333-11
     let bed = Bed::new("hosts");
     let store = bed.folder.join("store");
     let open = |seconds: u64| {

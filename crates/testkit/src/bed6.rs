@@ -288,6 +288,13 @@ impl Bed6 {
         })
     }
 
+    /// Every worker hears that another station has this address of the inside interface.
+    pub fn give_up_address(&mut self, address: u128) {
+        for shard in &mut self.shards {
+            shard.give_up_address(topology::INSIDE, address);
+        }
+    }
+
     /// Every worker announces that state was lost.
     pub fn announce_loss(&mut self) {
         for shard in &mut self.shards {

@@ -296,4 +296,26 @@ mod tests {
             assert!(one.own_ports.is_empty() && one.host.is_none(), "{one:?}");
         }
     }
+
+    #[test]
+    fn addresses_of_natrix_are_no_hosts() {
+        let mut settings = Settings::default();
+        let (own, aftr) = ("2001:db8:1::1".parse().unwrap(), "2001:db8:1::aaaa".parse().unwrap());
+        settings.ipv6.addresses =
+            vec![nat::settings::Address6 { interface: nat::types::InterfaceId(0), address: own, prefix_length: 64 }];
+        settings.transition.softwires = vec![nat::settings::Softwire {
+            aftr,
+            realm: RealmId::default(),
+            inner: Vec::new(),
+            subscribers: Vec::new(),
+        }];
+        for (address, said) in [
+            (own, Some("2001:db8:1::1 is Natrix's own address on interface \"\"")),
+            (aftr, Some("2001:db8:1::aaaa is the AFTR, where softwires end")),
+            ("fe80::1".parse().unwrap(), Some("fe80::1 is link-local: no host uses such an address for IPv4")),
+            ("2001:db8:1::2".parse().unwrap(), None),
+        ] {
+            assert_eq!(convert::own_address6(&settings, address).as_deref(), said);
+        }
+    }
 }

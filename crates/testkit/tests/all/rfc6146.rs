@@ -50,6 +50,26 @@ fn a_mapping_of_an_ipv6_host_serves_all_destinations() {
 }
 
 #[test]
+fn parity_and_class_of_ports_are_those_of_ipv4_hosts() {
+    covers!("6146-17");
+    let mapped = |bed: &mut Bed6, port| {
+        let [_, out] = bed.inside(&udp6((v6(C6), port), e1(53), b"x"));
+        source(&out[0]).port()
+    };
+    let mut settings = settings6().parity();
+    settings.pools[0].port_min = 1;
+    let mut bed = Bed6::new(settings);
+    for port in (500..600).chain(5_000..5_200) {
+        let external = mapped(&mut bed, port);
+        assert_eq!((external % 2, external < 1_024), (port % 2, port < 1_024), "{port}");
+    }
+    // Without the option, ports are random.
+    let mut bed = Bed6::new(settings6());
+    let kept = (5_000..5_500).filter(|port| mapped(&mut bed, *port) % 2 == port % 2).count();
+    assert!((180..320).contains(&kept), "without parity {kept} of 500 ports kept it by chance");
+}
+
+#[test]
 fn a_connection_is_translated_both_ways() {
     covers!("6146-20");
     let mut bed = Bed6::new(settings6());
@@ -136,6 +156,120 @@ fn nobody_outside_speaks_for_natrix() {
     let subscriber = Ipv4Addr::new(100, 64, 0, 10);
     let [_, out] = bed.inside(&build::udp(at(subscriber, 5_000), at(dummy, 53)).build());
     assert_eq!((out.len(), bed.verdict()), (0, Some(Verdict::DestinationInvalid)), "nor is it a destination");
+}
+
+#[test]
+fn private_sources_are_not_put_behind_the_well_known_prefix() {
+    covers!("6052-5", "7915-4.1f");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let mapped = source(&out[0]);
+    let [_, out] = bed.inside(&ping6(v6(C6), behind(E1), 77));
+    let pinged = source(&out[0]);
+    let from = |text: &str, verdict| (text.parse::<Ipv4Addr>().expect("an address"), verdict);
+    for (private, verdict) in [
+        from("10.0.0.1", Verdict::EmbeddedPrivate),
+        from("172.16.0.1", Verdict::EmbeddedPrivate),
+        from("172.31.255.255", Verdict::EmbeddedPrivate),
+        from("192.168.1.1", Verdict::EmbeddedPrivate),
+        from("192.0.0.170", Verdict::EmbeddedPrivate),
+        from("169.254.1.1", Verdict::SourceInvalid),
+        from("127.0.0.1", Verdict::SourceInvalid),
+        from("0.0.0.1", Verdict::SourceInvalid),
+    ] {
+        for _ in 0..2 {
+            let [back, out] = bed.outside(&build::udp(at(private, 53), mapped).payload(b"answer").build());
+            assert_eq!((back.len(), out.len(), bed.verdict()), (0, 0, Some(verdict)), "{private}");
+        }
+        let [back, _] = bed.outside(&build::echo_reply(private, *pinged.ip(), pinged.port()).build());
+        assert_eq!((back.len(), bed.verdict()), (0, Some(verdict)), "{private}");
+    }
+    for public in ["172.32.0.1", "192.0.1.1", "198.18.0.1", "8.8.8.8"] {
+        let public: Ipv4Addr = public.parse().expect("an address");
+        let [back, _] = bed.outside(&build::udp(at(public, 53), mapped).build());
+        assert_eq!(source6(&back[0]), (behind(public), 53));
+    }
+    // A prefix of one's own leads there.
+    let prefix = translate::Prefix::new(v6("2001:db8:64::"), 96).expect("a prefix");
+    let mut settings = settings6();
+    settings.transition.nat64[0].prefix = prefix;
+    let mut bed = Bed6::new(settings);
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), (prefix.embed(E1.to_bits()), 53), b"question"));
+    let private = Ipv4Addr::new(10, 0, 0, 1);
+    let [back, _] = bed.outside(&build::udp(at(private, 53), source(&out[0])).build());
+    assert_eq!(source6(&back[0]), (prefix.embed(private.to_bits()), 53));
+    let [back, _] = bed.outside(&build::udp(at([169, 254, 0, 1].into(), 53), source(&out[0])).build());
+    assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::SourceInvalid)));
+}
+
+#[test]
+fn errors_of_private_routers_come_from_natrix() {
+    covers!("6052-5");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), &[7; 1_300]));
+    let router = Ipv4Addr::new(10, 9, 8, 7);
+    let error = build::icmp_error(router, *source(&out[0]).ip(), 3, 4, &out[0]).next_hop_mtu(1_300).build();
+    let [back, _] = bed.outside(&error);
+    assert_eq!(icmp6_of(&back[0]), (2, 0, 1_320));
+    assert_eq!((view6(&back[0]).source(), view6(&back[0]).destination()), (v6(OWN6), v6(C6)));
+    let quoted = &back[0][48..];
+    assert_eq!((source6(quoted), destination6(quoted)), ((v6(C6), 5_000), e1(53)));
+    let link_local = Ipv4Addr::new(169, 254, 1, 1);
+    let [back, _] = bed.outside(&build::icmp_error(link_local, *source(&out[0]).ip(), 3, 1, &out[0]).build());
+    assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::SourceInvalid)));
+}
+
+#[test]
+fn errors_quote_as_much_as_1280_bytes_hold() {
+    covers!("4443-2.4a");
+    let mut settings = settings6();
+    settings.interfaces[1].mtu = 1_400;
+    let mut bed = Bed6::new(settings);
+    let large = udp6((v6(C6), 5_000), e1(53), &[7; 1_452]);
+    let mut last = udp6((v6(C6), 5_001), e1(53), &[7; 1_400]);
+    last[7] = 1;
+    for (packet, expected) in [(large, (2, 0, 1_420)), (last, (3, 0, 0))] {
+        let [inside, out] = bed.inside(&packet);
+        assert!(out.is_empty());
+        assert_eq!(icmp6_of(&inside[0]), expected);
+        assert_eq!(inside[0].len(), 1_280);
+        let quoted = &inside[0][48..];
+        assert_eq!((quoted[..6] == packet[..6], &quoted[8..]), (true, &packet[8..quoted.len()]));
+    }
+    // A short packet is quoted whole.
+    let mut short = udp6((v6(C6), 5_002), e1(53), &[7; 700]);
+    short[7] = 1;
+    let [inside, _] = bed.inside(&short);
+    assert_eq!((inside[0].len(), &inside[0][88..]), (48 + short.len(), &short[40..]));
+}
+
+#[test]
+fn a_duplicate_address_sends_nothing() {
+    covers!("4862-5.4");
+    let mut settings = settings6();
+    settings.port_control.pcp = true;
+    let mut bed = Bed6::new(settings.clone());
+    bed.give_up_address(v6(OWN6));
+    let mut expiring = udp6((v6(C6), 5_000), e1(53), b"question");
+    expiring[7] = 1;
+    assert_eq!(bed.inside(&expiring)[0], Vec::<Vec<u8>>::new(), "no address is left to send it from");
+    let private = udp6((v6(C6), 5_000), (behind([10, 0, 0, 1].into()), 53), b"question");
+    assert_eq!(bed.inside(&private)[0], Vec::<Vec<u8>>::new());
+    assert_eq!(bed.answer6((v6(C6), 6_000), (v6(OWN6), 5_351), &[2; 24]), None);
+    // Another address takes over.
+    let other = v6("2001:db8:1::2");
+    settings.ipv6.addresses.push(nat::settings::Address6 {
+        interface: topology::INSIDE,
+        address: other.into(),
+        prefix_length: 64,
+    });
+    let mut bed = Bed6::new(settings);
+    bed.give_up_address(v6(OWN6));
+    for packet in [expiring, private] {
+        let [inside, _] = bed.inside(&packet);
+        assert_eq!(view6(&inside[0]).source(), other);
+    }
+    assert!(bed.answer6((v6(C6), 6_000), (other, 5_351), &[2; 24]).is_some());
 }
 
 #[test]
@@ -402,6 +536,29 @@ fn many_sources_of_one_prefix_are_bounded_and_harmless() {
     assert_eq!((bed.mappings(), bed.count(Verdict::HostLimit)), (64, (1 << 20) - 64));
     let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
     assert_eq!(out.len(), 1, "other subscribers are not affected");
+}
+
+#[test]
+fn hosts_whose_packets_are_dropped_take_no_room() {
+    let mut settings = settings6();
+    settings.transition.hosts_per_subscriber_max = 2;
+    settings.transition.hosts_max = 20;
+    let mut bed = Bed6::new(settings);
+    let host = |prefix: u128, n: u128| v6(C6) + (prefix << 72) + n;
+    // Of one prefix, and of more prefixes than the table has room for.
+    for n in 1..100 {
+        for source in [host(0, n), host(n, 0)] {
+            let mut dropped = udp6((source, 5_000), e1(53), b"x");
+            dropped[7] = 1;
+            assert!(bed.inside(&dropped)[1].is_empty());
+            assert_eq!(bed.verdict(), Some(Verdict::TtlExpired));
+        }
+    }
+    for n in 200..202 {
+        assert_eq!(bed.inside(&udp6((host(0, n), 5_000), e1(53), b"x"))[1].len(), 1);
+    }
+    assert!(bed.inside(&udp6((host(0, 202), 5_000), e1(53), b"x"))[1].is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::HostLimit));
 }
 
 #[test]
@@ -874,9 +1031,17 @@ fn a_datagram_with_an_overlap_is_dropped_whole() {
     // In a softwire, too.
     let inner = build::udp(at([192, 168, 1, 2].into(), 5_000), at(E1, 53)).payload_length(1_400).build();
     let outer = softwire(v6(D6), v6(AFTR), &inner);
-    bed.inside(&fragments6(&outer, &[512, 512], 9)[0]);
+    let fragments = fragments6(&outer, &[512, 512], 9);
+    bed.inside(&fragments[0]);
     assert!(bed.inside(&fragments6(&outer, &[504, 512], 9)[1])[1].is_empty());
     assert_eq!(bed.verdict(), Some(Verdict::FragmentOverlap));
+    for later in &fragments {
+        assert!(bed.inside(later)[1].is_empty());
+        assert_eq!(bed.verdict(), Some(Verdict::FragmentOverlap));
+    }
+    bed.advance(Duration::from_secs(3));
+    let left: Vec<_> = fragments.iter().flat_map(|piece| bed.inside(piece)[1].clone()).collect();
+    assert_eq!(left.len(), 1, "a datagram with the same identification, long after");
 }
 
 /// A connection of [`C6`] from this port: its external endpoint.

@@ -6,6 +6,8 @@ use nat::Duration;
 use nat::Verdict;
 use nat::event::Cause;
 use nat::event::EventKind;
+use nat::types::InterfaceId;
+use nat::types::RealmId;
 use testkit::bed6::*;
 use testkit::packet::header;
 use testkit::packet6::*;
@@ -78,6 +80,49 @@ fn own_errors_come_from_the_aftr_inside_the_softwire() {
 }
 
 #[test]
+fn nobody_outside_speaks_as_the_aftr() {
+    covers!("6333-4");
+    let mut settings = settings6();
+    let mut bed = Bed6::new(settings.clone());
+    let [_, out] = bed.inside(&from(C6, &build::udp(at(HOME, 5_350), at(E1, 53)).build()));
+    let mapped = source(&out[0]);
+    let forged = |mapped| build::udp(at(AFTR_INSIDE, 5_351), mapped).payload(b"forged").build();
+    for packet in [forged(mapped), build::icmp_error(AFTR_INSIDE, *mapped.ip(), 3, 3, &out[0]).build()] {
+        let [back, _] = bed.outside(&packet);
+        assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::SourceSpoofed)));
+    }
+    // Without softwires it is an address like any other.
+    settings.transition = nat::settings::Transition::default();
+    let mut bed = Bed6::new(settings);
+    let [_, out] = bed.inside(&build::udp(at(I1, 5_350), at(E1, 53)).build());
+    assert_eq!(bed.outside(&forged(source(&out[0])))[0].len(), 1);
+}
+
+#[test]
+fn a_host_without_room_is_answered_in_its_softwire() {
+    covers!("6333-4", "6888-REQ-11b");
+    let mut settings = settings6();
+    settings.transition.hosts_per_subscriber_max = 1;
+    let mut bed = Bed6::new(settings);
+    let packet = |home| build::udp(at(home, 5_000), at(E1, 53)).payload(b"question").build();
+    assert_eq!(bed.inside(&from(C6, &packet(HOME)))[1].len(), 1);
+    let other = Ipv4Addr::new(192, 168, 1, 3);
+    let [inside, out] = bed.inside(&from(C6, &packet(other)));
+    assert_eq!((inside.len(), out.len(), bed.verdict()), (1, 0, Some(Verdict::HostLimit)));
+    let error = inner_of(&inside[0], C6);
+    assert_eq!((error[20], error[21]), (3, 1));
+    assert_eq!((source(&error).ip(), destination(&error).ip()), (&AFTR_INSIDE, &other));
+    assert_eq!(quote(&error), &packet(other)[..]);
+    // In fragments, and what nobody may answer.
+    let large = build::udp(at(other, 5_000), at(E1, 53)).payload_length(1_400).build();
+    let sent: Vec<_> =
+        fragments6(&from(C6, &large), &[512], 9).iter().flat_map(|piece| bed.inside(piece)[0].clone()).collect();
+    assert_eq!((sent.len(), source(&inner_of(&sent[0], C6)).ip()), (1, &AFTR_INSIDE));
+    let error = build::icmp_error(other, E1, 3, 3, &build::udp(at(E1, 53), at(other, 5_000)).build()).build();
+    assert!(bed.inside(&from(C6, &error))[0].is_empty());
+}
+
+#[test]
 fn errors_from_outside_are_about_the_inner_packet() {
     covers!("6333-8");
     let mut bed = Bed6::new(settings6());
@@ -94,6 +139,64 @@ fn errors_from_outside_are_about_the_inner_packet() {
     let [_, left] = bed.inside(&from(C6, &error));
     assert_eq!((source(&left[0]).ip(), destination(&left[0]).ip()), (source(&out[0]).ip(), &E1));
     assert_eq!(destination(quote(&left[0])), source(&out[0]));
+}
+
+#[test]
+fn impossible_inner_sources_never_pass() {
+    covers!("6333-9");
+    let mut settings = settings6();
+    settings.transition.softwires[0].inner = vec![nat::types::Prefix::ALL];
+    let mut bed = Bed6::new(settings);
+    for inner in ["127.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.0.8"] {
+        let inner = inner.parse().expect("an address");
+        let [inside, out] = bed.inside(&from(C6, &build::udp(at(inner, 5_000), at(E1, 53)).build()));
+        let seen = (inside.len(), out.len(), bed.verdict());
+        assert_eq!(seen, (0, 0, Some(Verdict::SourceInvalid)), "{inner}");
+    }
+    assert_eq!(bed.inside(&from(C6, &build::udp(at([8, 8, 8, 8].into(), 5_000), at(E1, 53)).build()))[1].len(), 1);
+}
+
+/// Two VRFs whose customers and AFTRs have the same addresses, by interfaces 0 and 2.
+fn two_realms() -> nat::Settings {
+    const BLUE: RealmId = RealmId(1);
+    let mut settings = settings6();
+    let interface = InterfaceId(settings.interfaces.len() as u16);
+    let like_red = settings.interfaces[0].clone();
+    settings.interfaces.push(nat::settings::Interface { name: "blue".into(), realm: BLUE, ..like_red });
+    let way = settings.routes[0];
+    settings.routes.push(nat::settings::Route { interface, ..way });
+    let own = settings.ipv6.addresses[0];
+    settings.ipv6.addresses.push(nat::settings::Address6 { interface, ..own });
+    let end = settings.transition.softwires[0].clone();
+    settings.transition.softwires.push(nat::settings::Softwire { realm: BLUE, ..end });
+    settings.realm_names = ["red", "blue"].map(str::to_owned).to_vec();
+    settings.pools[0].realms = vec![RealmId(0), BLUE];
+    settings
+}
+
+#[test]
+fn vrfs_with_equal_addresses_share_neither_mtu_nor_room() {
+    covers!("6333-5", "6333-15");
+    let mut bed = Bed6::new(two_realms());
+    let [red, blue] = [topology::INSIDE, InterfaceId(2)];
+    let question = from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).build());
+    let answers = [red, blue].map(|realm| {
+        let [_, out] = bed.receive(0, realm, &question);
+        build::udp(at(E1, 53), source(&out[0])).payload_length(1_432).build()
+    });
+    let [sent, _] = bed.outside(&answers[0]);
+    let error = icmp6_message(v6("2001:db8:ffff::1"), v6(AFTR), (2, 0), 1_280, &sent[0][..1_232]);
+    bed.receive(0, red, &error);
+    assert_eq!(bed.verdict(), Some(Verdict::Local));
+    assert_eq!(answers.each_ref().map(|answer| bed.outside(answer)[0].len()), [2, 1]);
+    // As many datagrams as a prefix may have.
+    let large = from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).build());
+    for identification in 0..9 {
+        bed.receive(0, red, &fragments6(&large, &[512], identification)[0]);
+    }
+    assert_eq!(bed.verdict(), Some(Verdict::ReassemblyQuota));
+    let left = fragments6(&large, &[512], 99).iter().flat_map(|piece| bed.receive(0, blue, piece)[1].clone()).count();
+    assert_eq!(left, 1);
 }
 
 #[test]
@@ -341,6 +444,58 @@ fn a_connection_through_a_softwire_follows_its_states() {
     assert_eq!(source(&out[0]), mapped, "established for two hours");
 }
 
+/// What RFC 4787 and 5508 require of any NAT, for a host behind a B4.
+#[test]
+fn a_softwire_has_what_is_required_of_any_nat() {
+    covers!("6333-8");
+    let mut bed = Bed6::new(settings6());
+    let question = |port, to| build::udp(at(HOME, port), to).payload(b"question").build();
+    let open = |bed: &mut Bed6, b4, packet: &[u8]| source(&bed.inside(&from(b4, packet))[1][0]);
+    let mapped = open(&mut bed, C6, &question(5_000, at(E1, 53)));
+    // RFC 4787 REQ-1: one mapping for all remotes. REQ-2: one address for all of a subscriber.
+    for to in [at(E1, 54), at(E2, 53)] {
+        assert_eq!(open(&mut bed, C6, &question(5_000, to)), mapped);
+    }
+    assert_eq!(open(&mut bed, C6, &question(5_001, at(E1, 53))).ip(), mapped.ip());
+    let ping = open(&mut bed, C6, &build::echo_request(HOME, E1, 7).build());
+    assert_eq!(ping.ip(), mapped.ip());
+    // REQ-8: anybody may send to it.
+    let answer = |remote, to| build::udp(remote, to).payload(b"answer").build();
+    let reaches = |bed: &mut Bed6, remote| {
+        let [back, _] = bed.outside(&answer(remote, mapped));
+        back.first().map(|packet| destination(&inner_of(packet, C6)))
+    };
+    assert_eq!(reaches(&mut bed, at(E2, 9)), Some(at(HOME, 5_000)));
+    // REQ-9: hosts reach each other by their external endpoints, and see these.
+    let [back, out] = bed.inside(&from(D6, &question(6_000, mapped)));
+    assert!(out.is_empty());
+    let received = inner_of(&back[0], C6);
+    assert_eq!(destination(&received), at(HOME, 5_000));
+    let other = source(&received);
+    assert!(POOL.contains(other.ip()) && other != mapped);
+    let [back, _] = bed.inside(&from(C6, &question(5_000, other)));
+    assert_eq!(destination(&inner_of(&back[0], D6)), at(HOME, 6_000));
+    // REQ-12: an error ends no mapping. REQ-14: fragments in any order.
+    let [_, out] = bed.inside(&from(C6, &question(5_000, at(E1, 53))));
+    bed.outside(&build::icmp_error(E1, *mapped.ip(), 3, 3, &out[0]).build());
+    let large = build::udp(at(E1, 53), mapped).payload_length(1_400).build();
+    let pieces = build::fragment(&large, 600);
+    let received: Vec<_> = pieces.iter().rev().flat_map(|piece| bed.outside(piece)[0].clone()).collect();
+    let received: Vec<_> = received.iter().map(|packet| inner_of(packet, C6)).collect();
+    assert_eq!(payload(&build::reassemble(&received).expect("one datagram")), payload(&large));
+    // RFC 5508 REQ-1 and REQ-2: a query is answered for a minute.
+    bed.advance(Duration::from_secs(59));
+    let [back, _] = bed.outside(&build::echo_reply(E1, *ping.ip(), ping.port()).build());
+    assert_eq!(source(&inner_of(&back[0], C6)), at(E1, 7));
+    // REQ-5 and REQ-6: a mapping lasts for five minutes, and packets from inside extend it.
+    bed.advance(Duration::from_secs(200));
+    assert_eq!(open(&mut bed, C6, &question(5_000, at(E1, 53))), mapped);
+    bed.advance(Duration::from_secs(299));
+    assert_eq!(reaches(&mut bed, at(E1, 53)), Some(at(HOME, 5_000)));
+    bed.advance(Duration::from_secs(2));
+    assert_eq!(reaches(&mut bed, at(E1, 53)), None);
+}
+
 #[test]
 fn a_softwire_is_that_of_rfc_2473() {
     covers!("6333-6");
@@ -515,6 +670,26 @@ fn a_packet_too_big_makes_the_softwire_smaller() {
         bed.inside(&from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).build()));
     }
     assert_eq!(bed.outside(&large)[0].len(), 1);
+}
+
+#[test]
+fn a_router_that_is_no_subscriber_reports_sizes() {
+    covers!("6333-12", "6333-15");
+    let mut settings = settings6();
+    settings.transition.softwires[0].subscribers = vec![prefix6("2001:db8:c::/48")];
+    let mut bed = Bed6::new(settings);
+    let [_, out] = bed.inside(&from(C6, &build::udp(at(HOME, 5_000), at(E1, 53)).build()));
+    let large = build::udp(at(E1, 53), source(&out[0])).payload_length(1_432).build();
+    let [sent, _] = bed.outside(&large);
+    let router = v6("2001:db8:ffff::1");
+    let too_big = |quote: &[u8]| icmp6_message(router, v6(AFTR), (2, 0), 1_400, &quote[..1_232]);
+    // About the softwire of somebody who is no subscriber, either.
+    let mut of_other = sent[0].clone();
+    of_other[24..40].copy_from_slice(&v6(D6).to_be_bytes());
+    bed.inside(&too_big(&of_other));
+    assert_eq!((bed.verdict(), bed.outside(&large)[0].len()), (Some(Verdict::SoftwireSubscriber), 1));
+    bed.inside(&too_big(&sent[0]));
+    assert_eq!((bed.verdict(), bed.outside(&large)[0].len()), (Some(Verdict::Local), 2));
 }
 
 #[test]

@@ -60,7 +60,23 @@ fn check(bed: &mut Bed6, worker: usize, ingress: InterfaceId, packet: &[u8]) -> 
         counts.filter(|(verdict, before)| bed.count(**verdict) > *before).map(|(verdict, _)| *verdict).collect();
     assert_eq!(given, [foretold.verdict], "{packet:02x?}: foretold was {foretold:#?}");
     assert!(!foretold.steps.is_empty(), "{packet:02x?}: {:?} without a step", foretold.verdict);
+    check_names(&foretold);
     (foretold, out)
+}
+
+/// Each number of a host is named by a step.
+fn check_names(explanation: &Explanation) {
+    let is_named = |number: Ipv4Addr| {
+        explanation.steps.iter().any(|step| matches!(step, Step::Host { number: named, .. } if *named == number))
+    };
+    for step in &explanation.steps {
+        let address = match step {
+            Step::MappingFound { internal, .. } | Step::FlowFound { internal, .. } => internal.address,
+            Step::Routed { next_hop, .. } => *next_hop,
+            _ => continue,
+        };
+        assert!(!nat::types::is_host_number(address.to_bits()) || is_named(address), "{address}: {explanation:#?}");
+    }
 }
 
 fn host_in(explanation: &Explanation) -> Option<(HostView, HostRole)> {
@@ -111,6 +127,34 @@ fn why_tells_homes_with_equal_inner_addresses_apart() {
     assert_ne!(externals[0], externals[1]);
     let ping = build::echo_request(home, Ipv4Addr::new(192, 0, 0, 1), 7).payload(b"hi").build();
     assert_eq!(check(&mut bed, 0, INSIDE, &softwire(v6(C6), v6(AFTR), &ping)).0.verdict, Verdict::Local);
+}
+
+#[test]
+fn why_names_the_host_of_a_packet_that_is_dropped() {
+    let mut settings = settings6();
+    settings.port_control.nat_pmp = true;
+    let mut bed = Bed6::new(settings);
+    let home = Ipv4Addr::new(192, 168, 1, 2);
+    let inner = build::udp(at(home, 5_000), at(E1, 53)).build();
+    for (packet, length) in
+        [(udp6((v6(C6), 5_000), (behind(E1), 53), b"question"), 1_500), (softwire(v6(D6), v6(AFTR), &inner), 60)]
+    {
+        let out = bed.inside(&packet)[1].clone();
+        let answer = build::udp(at(E1, 53), source(&out[0])).payload_length(length - 28).dont_fragment();
+        for (answer, verdict) in [(answer.clone(), Verdict::TooBig), (answer.ttl(1), Verdict::TtlExpired)] {
+            let foretold = check(&mut bed, 0, OUTSIDE, &answer.build()).0;
+            if foretold.verdict != Verdict::Inbound {
+                assert_eq!(foretold.verdict, verdict);
+            }
+            assert!(host_in(&foretold).is_some_and(|(host, _)| host.address != Ipv6Addr::UNSPECIFIED));
+        }
+    }
+    // A request for port control, and a packet from a number.
+    let request = build::udp(at(home, 5_000), at(Ipv4Addr::new(192, 0, 0, 1), 5_351)).payload(&[0, 0]).build();
+    let foretold = check(&mut bed, 0, INSIDE, &softwire(v6(D6), v6(AFTR), &request)).0;
+    assert_eq!(foretold.verdict, Verdict::Local);
+    let number = build::udp(at(Ipv4Addr::new(224, 0, 0, 1), 5_000), at(E1, 53)).build();
+    assert_eq!(check(&mut bed, 0, INSIDE, &number).0.verdict, Verdict::SourceInvalid);
 }
 
 /// Small limits of all sorts, so that each runs out.

@@ -144,6 +144,12 @@ fn a_duplicate_is_not_used_by_any_worker() {
         }
         assert_eq!(messages(&bed.sent(INSIDE)), []);
         assert_eq!(bed.workers[1].link_counters().address_conflicts, 1);
+        let conflict = bed.workers[1].take_conflict6().expect("a conflict");
+        assert_eq!((conflict.address, conflict.station, conflict.is_given_up), (bits(OWN), HOST_STATION, true));
+        // Nor is a ping answered that comes to the station of Natrix.
+        let ping = build6::echo_request(v6(HOST), v6(OWN), 7, b"hello");
+        assert_eq!(exchange(&mut bed, &ping).len(), 0);
+        assert_eq!(bed.workers[0].counters().of(Verdict::LocalIgnored), 2);
     }
 }
 

@@ -251,6 +251,7 @@ fn a_record_of_what_is_older_has_its_true_start() {
 
 #[test]
 fn ipv6_hosts_and_softwires_have_fields_of_their_own() {
+    // covers: 6333-11
     // covers: 8158-E2, 8158-E4
     let host = core::net::Ipv4Addr::new(224, 0, 0, 1);
     let named = |prefix_length, inner| {
