@@ -471,8 +471,8 @@ impl Shard {
         account.end(verdict)
     }
 
-    /// Where the receiver sees a packet come from. Instead of an external address that is not chosen
-    /// yet, one of a pool.
+    /// Where the receiver sees a packet come from. Instead of an external address that is not
+    /// chosen yet, one of a pool.
     fn source_of_departure(&self, parsed: &Parsed, is_from_inside: bool, account: &Account) -> Endpoint {
         let (view, as_it_is) = (self.view(), Endpoint::new(parsed.source.into(), parsed.source_port));
         let is_of_pool = |address| view.local.lookup(address).is_some_and(|local| local.pool_address().is_some());
