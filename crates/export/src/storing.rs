@@ -166,7 +166,8 @@ impl Storing {
     /// Seals the store after the last event. If that fails, the next start finds journal and rings;
     /// also if a worker could not report what it lost: then the end was none that has all records.
     pub(crate) fn finish(self, moment: Clocks) -> bool {
-        if self.known_us.iter().any(|known| known & FINISHED == 0) {
+        // One that has neither a record nor a mark never ran: the start failed.
+        if self.known_us.iter().any(|known| *known != 0 && known & FINISHED == 0) {
             return false;
         }
         let finished = self.writer.finish(moment_of(moment), moment.now.as_micros(), false);

@@ -830,6 +830,27 @@ fn a_copy_of_a_store_does_not_take_the_rings_of_the_first() {
 }
 
 #[test]
+fn a_start_that_fails_before_a_worker_runs_lost_nothing() {
+    for is_marked in [false, true] {
+        let place = Place::new(&format!("failed-start-{is_marked}"));
+        let store = later(&place, 0);
+        let (producers, rings): (Vec<_>, Vec<_>) = store.create_rings(2, 64).unwrap().into_iter().unzip();
+        if is_marked {
+            producers[1].mark(at(1).as_micros());
+        }
+        let (names, version, opened) = (Names::default(), String::new(), Arc::default());
+        let outputs = Outputs { lines: None, store: Some(store), rings, names, version, opened };
+        let clocks = || Clocks { now: at(2), unix_us: Generator::begin().unix_us + 2_000_000 };
+        drop(Exporter::start(outputs, clocks).unwrap());
+        drop(producers);
+        assert_eq!(place.in_memory().is_empty(), !is_marked);
+        drop(later(&place, 100));
+        let store = Store::open(&place.store()).unwrap();
+        assert_eq!(store.stat().unwrap().lost_ends, u64::from(is_marked));
+    }
+}
+
+#[test]
 fn the_exporter_asks_for_a_report_after_a_loss() {
     let place = Place::new("exporter");
     let begin = Started::now();
