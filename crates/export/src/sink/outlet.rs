@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::io::Read;
 use std::io::Write;
+use std::net::IpAddr;
 use std::net::Shutdown;
 use std::net::SocketAddr;
 use std::net::TcpStream;
@@ -12,6 +13,12 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::mpsc;
+use std::sync::mpsc::Receiver;
+use std::sync::mpsc::RecvTimeoutError;
+use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -39,6 +46,8 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// A write, or a step of the handshake, is tried so long at a time, so that an end of the sink is
 /// noticed.
 const TRY: Duration = Duration::from_millis(500);
+/// How often a look-up of a name looks for the end of the sink.
+const LOOK: Duration = Duration::from_millis(50);
 /// A collector that takes nothing for so long is given up.
 const STALLED: Duration = Duration::from_secs(30);
 /// Longest time without an acknowledgement of what was sent, in ms.
@@ -114,10 +123,15 @@ pub enum TargetError {
     },
 }
 
+/// The addresses of a name.
+type Found = io::Result<Vec<SocketAddr>>;
+
 /// Connects, any number of times.
 #[derive(Debug)]
 pub(crate) struct Connector {
     target: Target,
+    /// The look-up of the name that has not ended yet.
+    looking_up: Mutex<Option<Receiver<Found>>>,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
@@ -143,7 +157,7 @@ impl Connector {
             }
             _ => None,
         };
-        Ok(Connector { target: target.clone(), tls })
+        Ok(Connector { target: target.clone(), looking_up: Mutex::default(), tls })
     }
 
     pub(crate) fn target(&self) -> &Target {
@@ -153,7 +167,7 @@ impl Connector {
     /// Connects. A certificate that is not signed by the authorities, has expired or does not have
     /// the collector's name is an error. Gives up soon when `is_over` says so.
     pub(crate) fn connect(&self, is_over: impl Fn() -> bool) -> io::Result<Outlet> {
-        let addresses = (self.target.host.as_str(), self.target.port).to_socket_addrs()?;
+        let addresses = self.addresses(&is_over)?;
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in addresses {
             let connected = match self.target.transport {
@@ -174,6 +188,42 @@ impl Connector {
             }
         }
         Err(last)
+    }
+
+    /// The addresses of the collector. The system may take long to look up a name, and nothing ends
+    /// that: so a thread of its own does it, which is left behind when `is_over` says so.
+    fn addresses(&self, is_over: &impl Fn() -> bool) -> Found {
+        let (host, port) = (self.target.host.clone(), self.target.port);
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(vec![(address, port).into()]);
+        }
+        self.look_up(move || Ok((host.as_str(), port).to_socket_addrs()?.collect()), is_over)
+    }
+
+    fn look_up(&self, ask: impl FnOnce() -> Found + Send + 'static, is_over: &impl Fn() -> bool) -> Found {
+        let mut looking_up = self.looking_up.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = match looking_up.take() {
+            Some(receiver) => receiver,
+            None => {
+                let (sender, receiver) = mpsc::channel();
+                let thread = thread::Builder::new().name("look up collector".to_owned());
+                // Nobody may be there any longer.
+                thread.spawn(move || drop(sender.send(ask())))?;
+                receiver
+            }
+        };
+        let since = Instant::now();
+        loop {
+            match receiver.recv_timeout(LOOK) {
+                Ok(found) => return found,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(io::Error::other("the look-up of the name failed")),
+            }
+            if is_over() || since.elapsed() > CONNECT_WITHIN {
+                *looking_up = Some(receiver);
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no name server answers"));
+            }
+        }
     }
 
     fn secure(&self, mut stream: TcpStream, is_over: &impl Fn() -> bool) -> io::Result<Outlet> {
@@ -378,5 +428,25 @@ impl Outlet {
             }
         }
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_up_that_hangs_is_left_and_heard_later() {
+        let host = "collector.example".to_owned();
+        let connector = Connector::new(&Target { transport: Transport::Tcp, host, port: 514 }, None).unwrap();
+        let (answer, question) = mpsc::channel::<SocketAddr>();
+        let ask = move || Ok(vec![question.recv().map_err(io::Error::other)?]);
+        let error = connector.look_up(ask, &|| true).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        // The next attempt waits for the same one: threads do not add up.
+        let address = SocketAddr::from(([192, 0, 2, 1], 514));
+        answer.send(address).unwrap();
+        let found = connector.look_up(|| unreachable!("asked twice"), &|| false).unwrap();
+        assert_eq!(found, [address]);
     }
 }
