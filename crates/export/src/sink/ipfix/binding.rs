@@ -4,7 +4,8 @@
 //! Exact from the start of an instance on, when nothing is open. After lost events of a worker, and
 //! for a sink that begins later, it is not known what a worker holds, until it has reported all its
 //! live state: then what changed unseen is said. Meanwhile a binding that begins is said, and none
-//! that ends: the subscriber may hold something that is not known.
+//! that ends: the subscriber may hold something that is not known. What was seen to end meanwhile is
+//! released after the report, or with the run: the collector may know it as bound.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -73,11 +74,19 @@ enum Held {
     Reporting { bound: HashSet<Pair>, live: HashSet<Interval>, named: u32 },
 }
 
+/// The pairs that are bound.
+#[derive(Debug, Default)]
+struct Bound {
+    /// How many workers hold something of each pair.
+    workers: HashMap<Pair, u32>,
+    /// Pairs that are not among them, and of which something was seen to end.
+    ended: HashSet<Pair>,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
     workers: HashMap<u8, Held>,
-    /// How many workers hold something of each pair.
-    bound: HashMap<Pair, u32>,
+    bound: Bound,
     /// True if the instance was followed from its start.
     is_from_start: bool,
     /// Identifiers of IPv6 hosts in pairs: a number in events may mean another host later.
@@ -114,9 +123,9 @@ impl Bindings {
         hosts::subscriber_of(subscriber, |id| self.hosts.get(id).copied())
     }
 
-    /// All pairs that are bound.
+    /// All pairs that are bound, or may be for the collector.
     pub(crate) fn all(&self) -> Vec<Pair> {
-        let mut all: Vec<Pair> = self.bound.keys().copied().collect();
+        let mut all: Vec<Pair> = self.bound.workers.keys().chain(&self.bound.ended).copied().collect();
         all.sort_unstable();
         all
     }
@@ -129,16 +138,18 @@ impl Bindings {
             Subscriber::Unknown => None,
         };
         if let Some(id) = id {
-            self.bound.remove(&(realm, id, external));
+            self.bound.workers.remove(&(realm, id, external));
+            self.bound.ended.remove(&(realm, id, external));
         }
     }
 
     /// Forgets names without a pair, when there are many.
     fn prune(&mut self) {
-        if self.hosts.len() < HOSTS_MIN.max(4 * self.bound.len()) {
+        let Bound { workers, ended } = &self.bound;
+        if self.hosts.len() < HOSTS_MIN.max(4 * (workers.len() + ended.len())) {
             return;
         }
-        let mut used: HashSet<u32> = self.bound.keys().map(|(_, subscriber, _)| *subscriber).collect();
+        let mut used: HashSet<u32> = workers.keys().chain(ended).map(|(_, subscriber, _)| *subscriber).collect();
         for held in self.workers.values() {
             match held {
                 Held::Known(counts) => used.extend(counts.keys().map(|pair| pair.1)),
@@ -166,6 +177,10 @@ impl Bindings {
                 if let Some((before, now)) = complete(held, event.amount) {
                     before.difference(&now).for_each(|pair| release(&mut self.bound, *pair, changes));
                     now.difference(&before).for_each(|pair| hold(&mut self.bound, *pair, changes));
+                    // Another worker may hold something of such a pair.
+                    if self.workers.values().all(|held| matches!(held, Held::Known(_))) {
+                        changes.extend(self.bound.ended.drain().map(|pair| (NatEvent::AddressReleased, pair)));
+                    }
                 }
             }
             kind if kind.is_allocation() => match held {
@@ -180,12 +195,12 @@ impl Bindings {
                     let live = HashSet::from([Interval::of(event)]);
                     *held = Held::Reporting { bound: core::mem::take(bound), live, named: 1 };
                 }
-                Held::Lost { bound } => begin(bound, event, &mut self.bound, changes),
+                Held::Lost { bound } => see(bound, event, (&mut self.bound, is_from_start), changes),
                 Held::Reporting { bound, live, named } => {
                     let is_report = event.cause == Cause::LogOpened;
                     *named += u32::from(is_report);
                     if !is_report {
-                        begin(bound, event, &mut self.bound, changes);
+                        see(bound, event, (&mut self.bound, is_from_start), changes);
                     }
                     let interval = Interval::of(event);
                     if is_begin(event) {
@@ -217,11 +232,19 @@ fn count(counts: &mut HashMap<Pair, u32>, event: &Event) -> Option<bool> {
     Some(false)
 }
 
-/// While not all is known: a pair that nobody knows to be bound begins.
-fn begin(known: &mut HashSet<Pair>, event: &Event, bound: &mut HashMap<Pair, u32>, changes: &mut Vec<Change>) {
-    let pair = pair_of(event);
-    if is_begin(event) && event.subscriber != UNKNOWN_HOST && known.insert(pair) {
-        hold(bound, pair, changes);
+/// While not all is known: a pair that nobody knows to be bound begins, or the last of it may end.
+fn see(known: &mut HashSet<Pair>, event: &Event, of: (&mut Bound, bool), changes: &mut Vec<Change>) {
+    let (pair, (bound, is_from_start)) = (pair_of(event), of);
+    if event.subscriber == UNKNOWN_HOST {
+        return;
+    }
+    if is_begin(event) {
+        if known.insert(pair) {
+            hold(bound, pair, changes);
+        }
+    } else if !is_from_start && !bound.workers.contains_key(&pair) {
+        // The collector may know it from before.
+        bound.ended.insert(pair);
     }
 }
 
@@ -253,19 +276,20 @@ fn complete(held: &mut Held, amount: u32) -> Option<(HashSet<Pair>, HashSet<Pair
     Some((bound, now))
 }
 
-fn hold(bound: &mut HashMap<Pair, u32>, pair: Pair, changes: &mut Vec<Change>) {
-    let workers = bound.entry(pair).or_insert(0);
+fn hold(bound: &mut Bound, pair: Pair, changes: &mut Vec<Change>) {
+    let workers = bound.workers.entry(pair).or_insert(0);
     *workers += 1;
     if *workers == 1 {
+        bound.ended.remove(&pair);
         changes.push((NatEvent::AddressBound, pair));
     }
 }
 
-fn release(bound: &mut HashMap<Pair, u32>, pair: Pair, changes: &mut Vec<Change>) {
-    let Some(workers) = bound.get_mut(&pair) else { return };
+fn release(bound: &mut Bound, pair: Pair, changes: &mut Vec<Change>) {
+    let Some(workers) = bound.workers.get_mut(&pair) else { return };
     *workers -= 1;
     if *workers == 0 {
-        bound.remove(&pair);
+        bound.workers.remove(&pair);
         changes.push((NatEvent::AddressReleased, pair));
     }
 }
@@ -363,5 +387,27 @@ mod tests {
         assert_eq!(say(&mut bindings, 0, &completed(1)), [(NatEvent::AddressBound, 2)]);
         assert_eq!(say(&mut bindings, 1, &completed(0)), [(NatEvent::AddressReleased, 1)]);
         assert_eq!(say(&mut bindings, 0, &event(MappingEnded, 2, 20)), [(NatEvent::AddressReleased, 2)]);
+    }
+
+    #[test]
+    fn what_ended_unseen_of_a_binding_from_before_is_released() {
+        use EventKind::*;
+        let mut bindings = Bindings::default();
+        // The collector knows 1, 2 and 3 from before; 4 is new.
+        for subscriber in [1, 2, 3] {
+            assert_eq!(say(&mut bindings, 0, &event(MappingEnded, subscriber, 10)), []);
+        }
+        assert_eq!(say(&mut bindings, 0, &event(MappingCreated, 4, 14)), [(NatEvent::AddressBound, 4)]);
+        assert_eq!(say(&mut bindings, 0, &event(MappingCreated, 3, 15)), [(NatEvent::AddressBound, 3)]);
+        // Another worker may hold something of them, until it has reported, too.
+        assert_eq!(say(&mut bindings, 1, &event(MappingEnded, 5, 10)), []);
+        assert_eq!(say(&mut bindings, 0, &report(1, 11)), []);
+        assert_eq!(say(&mut bindings, 0, &report(3, 15)), []);
+        assert_eq!(say(&mut bindings, 0, &report(4, 14)), []);
+        assert_eq!(say(&mut bindings, 0, &completed(3)), [(NatEvent::AddressBound, 1)]);
+        assert_eq!(bindings.all().iter().map(|pair| pair.1).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+        let released = [2, 5].map(|subscriber| (NatEvent::AddressReleased, subscriber));
+        assert_eq!(say(&mut bindings, 1, &completed(0)), released);
+        assert_eq!(bindings.all().iter().map(|pair| pair.1).collect::<Vec<_>>(), [1, 3, 4]);
     }
 }
