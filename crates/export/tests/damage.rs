@@ -327,6 +327,24 @@ fn a_damaged_key_of_a_store_begins_a_new_one() {
 }
 
 #[test]
+fn a_journal_of_more_than_four_gib_is_read() {
+    let place = Place::new("long");
+    killed(&place);
+    let journal = fs::read_dir(place.store()).unwrap().map(|entry| entry.unwrap().path());
+    let journal = journal.into_iter().find(|path| path.to_string_lossy().contains("journal-")).unwrap();
+    let length = fs::metadata(&journal).unwrap().len();
+    // What comes after the frames is a hole in the file.
+    File::options().write(true).open(&journal).unwrap().set_len((4 << 30) + length).unwrap();
+    let before = place.ask(4_000, 34);
+    let writer = place.open(1_000);
+    assert!(!writer.damage().iter().any(|what| what.contains("new store")), "{:?}", writer.damage());
+    drop(writer);
+    let after = place.ask(4_000, 34);
+    assert_eq!((after.holders.len(), after.holders[0].subscriber), (1, before.holders[0].subscriber));
+    assert!(!place.file("damaged-store-1").exists());
+}
+
+#[test]
 fn a_damaged_journal_is_kept_and_its_end_is_a_gap() {
     let place = Place::new("journal");
     killed(&place);

@@ -155,6 +155,17 @@ pub(crate) fn length_of(header: &[u8], boot: u32) -> Option<usize> {
     may_be.then_some(length)
 }
 
+/// How many bytes later a frame may begin at the earliest if none begins here: its length is not
+/// zero.
+pub(crate) fn skipped(bytes: &[u8]) -> usize {
+    // A hole in a file may have gigabytes.
+    let is_zero = |chunk: &&[u8; 256]| chunk.iter().fold(0, |all, byte| all | byte) == 0;
+    let whole = bytes.as_chunks().0.iter().take_while(is_zero).count() * 256;
+    let rest = bytes.get(whole..).unwrap_or_default();
+    let zeros = whole + rest.iter().position(|byte| *byte != 0).unwrap_or(rest.len());
+    zeros.saturating_sub(size_of::<u32>() - 1).max(1)
+}
+
 const HAS_LAST_PORT: u8 = 1;
 const HAS_REMOTE: u8 = 2;
 const HAS_AMOUNT: u8 = 4;

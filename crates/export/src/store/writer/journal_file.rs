@@ -14,9 +14,6 @@ use crate::store::journal;
 use crate::store::journal::FrameRead;
 use crate::store::journal::Hash;
 
-/// Longest journal that is read at once, when a store is opened.
-const JOURNAL_MAX: u64 = 4 << 30;
-
 /// Name of a segment's file.
 pub(crate) fn segment_path(folder: &Path, id: u64) -> PathBuf {
     folder.join(format!("segment-{id:08x}"))
@@ -52,9 +49,6 @@ pub(crate) fn read_frames(
     let mut left_over = 0;
     for (_, path) in journals(folder)? {
         let length = fs::metadata(&path).map_err(StoreError::io(&path))?.len();
-        if length > JOURNAL_MAX {
-            return Err(StoreError::damaged(&path, format!("{length} bytes are too many")));
-        }
         let mut reader = JournalFile::open(&path, length)?;
         let mut is_whole = reader.is_journal;
         while is_whole {
@@ -157,7 +151,7 @@ impl JournalFile {
                     }
                 }
             }
-            self.at += 1;
+            self.at += journal::skipped(&self.buffer[self.at..]);
         }
     }
 
