@@ -73,7 +73,8 @@ impl Reports {
                 self.opened.count_one();
             }
             // What is deleted while a collector is away is reported when it goes on.
-            News::Lost(_) | News::EndsUnknown | News::Connected | News::Failed(_) | News::Behind(_) => {}
+            News::Lost(_) | News::EndsUnknown | News::Begun => {}
+            News::Connected | News::Failed(_) | News::Unkept(_) | News::Behind(_) => {}
         }
     }
 
@@ -89,7 +90,7 @@ impl Sinks {
     /// that all live state is to be reported.
     ///
     /// # Errors
-    /// The certificates or the store cannot be read.
+    /// The certificates cannot be read.
     pub fn start(
         config: &Config,
         version: &str,
@@ -109,8 +110,8 @@ impl Sinks {
         sinks.set_known(names_of(&config.nat), &config.nat);
         sinks.check(&config.log_sinks)?;
         // They follow the run from its start.
-        sinks.begin(&config.log_sinks)?;
-        Ok(Some(sinks))
+        let (_, failed) = sinks.begin(&config.log_sinks);
+        failed.map_or(Ok(Some(sinks)), Err)
     }
 
     /// Sets the names and limits of a changed configuration.
@@ -135,16 +136,17 @@ impl Sinks {
     /// # Errors
     /// As [`Sinks::start`].
     pub fn set(&self, wanted: &[LogSink]) -> Result<(), SinksError> {
-        let started = self.begin(wanted)?;
+        let (started, failed) = self.begin(wanted);
         if started.contains(&Kind::Ipfix) {
             self.reports.ask(Instant::now());
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
-    /// Makes these the sinks that run. Returns the formats of those that it started.
-    fn begin(&self, wanted: &[LogSink]) -> Result<Vec<Kind>, SinksError> {
-        let mut begun = Vec::new();
+    /// Makes these the sinks that run. Returns the formats of those that it started, and why one
+    /// could not be.
+    fn begin(&self, wanted: &[LogSink]) -> (Vec<Kind>, Option<SinksError>) {
+        let (mut begun, mut failed) = (Vec::new(), None);
         let mut running = lock(&self.running);
         let options: Vec<SinkOptions> = wanted.iter().map(|sink| self.options(sink)).collect();
         let (kept, ended): (Vec<Sink>, Vec<Sink>) =
@@ -161,7 +163,7 @@ impl Sinks {
             if running.iter().any(|sink| *sink.options() == options) {
                 continue;
             }
-            begun.push(options.kind);
+            let kind = options.kind;
             let (log, name) = (self.log, options.name.clone());
             let started = Sink::start(options, Arc::clone(&self.known), {
                 let (name, reports) = (name.clone(), Arc::clone(&self.reports));
@@ -170,9 +172,18 @@ impl Sinks {
                     reports.hear(news, Instant::now());
                 }
             });
-            running.push(started.map_err(|source| SinksError { name, source })?);
+            // The others go on.
+            match started {
+                Ok(sink) => {
+                    running.push(sink);
+                    begun.push(kind);
+                }
+                Err(source) => {
+                    failed.get_or_insert(SinksError { name, source });
+                }
+            }
         }
-        Ok(begun)
+        (begun, failed)
     }
 
     fn options(&self, sink: &LogSink) -> SinkOptions {
@@ -220,7 +231,9 @@ impl Sinks {
 fn tell(log: Log, name: &str, news: &News) {
     match news {
         News::Connected | News::CaughtUp | News::Resumed => log.info(&format_args!("log sink {name}: {news}")),
-        News::Failed(_) | News::Behind(_) | News::EndsUnknown => log.warn(&format_args!("log sink {name}: {news}")),
+        News::Failed(_) | News::Unkept(_) | News::Behind(_) | News::EndsUnknown | News::Begun => {
+            log.warn(&format_args!("log sink {name}: {news}"))
+        }
         News::Lost(_) => log.error(&format_args!("log sink {name}: {news}")),
     }
 }
@@ -233,6 +246,50 @@ fn host_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn sink(name: &str, transport: SinkTransport) -> LogSink {
+        LogSink {
+            name: name.to_owned(),
+            kind: SinkKind::Json,
+            transport,
+            host: "localhost".to_owned(),
+            port: 9,
+            certificates: Some(PathBuf::from("/missing.pem")),
+            own: None,
+            domain: 0,
+            mtu: 1_500,
+            template_interval: nat::Duration::from_secs(600),
+            spool_bytes: 1 << 20,
+        }
+    }
+
+    #[test]
+    fn one_sink_that_cannot_run_keeps_no_other_from_it() {
+        let store = std::env::temp_dir().join(format!("natrix-no-store-{}", std::process::id()));
+        let sinks = Sinks {
+            running: Mutex::default(),
+            known: Arc::default(),
+            store: store.clone(),
+            host: String::new(),
+            version: String::new(),
+            reports: Arc::new(Reports { opened: Arc::default(), last: Mutex::default() }),
+            log: Log::silent(),
+        };
+        let wanted = [sink("a", SinkTransport::Tls), sink("b", SinkTransport::Tcp)];
+        assert!(sinks.check(&wanted).is_err() && sinks.check(&wanted[1..]).is_ok());
+        // There is no store either: it tries again.
+        std::fs::create_dir_all(&store).unwrap();
+        let error = sinks.set(&wanted).unwrap_err().to_string();
+        assert!(error.starts_with("log.sink \"a\": certificates"), "{error}");
+        assert_eq!(sinks.for_each(|sink| sink.options().name.clone()), ["b"]);
+        let begin = Instant::now();
+        while sinks.for_each(|sink| sink.figures().errors()) == [0] {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+        }
+        assert!(sinks.for_each(|sink| sink.figures().last_error())[0].as_ref().unwrap().contains("no store"));
+        drop(sinks);
+        std::fs::remove_dir_all(&store).unwrap();
+    }
 
     #[test]
     fn a_loss_is_followed_by_a_report_but_not_by_many() {

@@ -699,6 +699,59 @@ fn a_sink_that_was_never_connected_is_behind() {
 }
 
 #[test]
+fn a_store_that_cannot_be_read_is_tried_again() {
+    let mut bed = Bed::new("unreadable");
+    let expected = bed.record(2);
+    let mut moved: Vec<_> = ["catalogue", "catalogue.copy"].map(|name| bed.folder.join(name)).into();
+    moved.retain(|path| path.exists());
+    let aside = |path: &PathBuf| PathBuf::from(format!("{}.moved", path.display()));
+    moved.iter().for_each(|path| std::fs::rename(path, aside(path)).unwrap());
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let sink = bed.start(bed.options(Kind::Json, Transport::Tcp, listener.local_addr().unwrap().port()));
+    wait_until("the second attempt", || sink.figures().errors() > 1);
+    assert!(sink.figures().last_error().unwrap().contains("no store of Natrix"));
+    assert!(sink.figures().lag_us() > 0 && !sink.figures().is_connected());
+    moved.iter().for_each(|path| std::fs::rename(aside(path), path).unwrap());
+    // What the run recorded meanwhile is not passed over.
+    let mut reader = accept(&listener);
+    assert_eq!(read_sequences(&mut reader, *expected.last().unwrap()), expected);
+    let failed = |news: &&News| matches!(news, News::Failed(_));
+    assert_eq!(bed.news.lock().unwrap().iter().filter(failed).count(), 1, "said once");
+}
+
+#[test]
+fn a_cursor_that_cannot_be_written_keeps_nothing_from_being_sent() {
+    let mut bed = Bed::new("unwritable");
+    let in_the_way = bed.folder.join("new-cursor-one");
+    std::fs::create_dir(&in_the_way).unwrap();
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let sink = bed.start(bed.options(Kind::Json, Transport::Tcp, listener.local_addr().unwrap().port()));
+    let expected = bed.record(2);
+    let mut reader = accept(&listener);
+    assert_eq!(read_sequences(&mut reader, *expected.last().unwrap()), expected);
+    wait_until("another attempt", || sink.figures().errors() > 1);
+    let unkept = |news: &&News| matches!(news, News::Unkept(_));
+    assert_eq!(bed.news.lock().unwrap().iter().filter(unkept).count(), 1, "said once");
+    std::fs::remove_dir(&in_the_way).unwrap();
+    wait_until("the cursor", || bed.folder.join("cursor-one").exists());
+}
+
+#[test]
+fn a_damaged_cursor_is_said_and_everything_is_sent_again() {
+    let mut bed = Bed::new("cursor");
+    let listener = TcpListener::bind("localhost:0").unwrap();
+    let options = bed.options(Kind::Syslog, Transport::Tcp, listener.local_addr().unwrap().port());
+    let first = bed.record(1);
+    std::fs::write(bed.folder.join("cursor-one"), "").unwrap();
+    let sink = bed.start(options);
+    let messages = read_messages(&mut accept(&listener), 1 + first.len());
+    assert!(messages[0].contains("EVENT=\"ends_unknown\""), "{messages:?}");
+    assert!(messages[1].contains("SEQUENCE=\"1\""), "{messages:?}");
+    assert!(bed.news.lock().unwrap().contains(&News::Begun));
+    assert_eq!(sink.figures().lost(), 0);
+}
+
+#[test]
 fn certificates_that_cannot_be_used_are_an_error_at_the_start() {
     let bed = Bed::new("files");
     let mut options = bed.options(Kind::Json, Transport::Tls, 1);

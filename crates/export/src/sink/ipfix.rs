@@ -153,6 +153,8 @@ impl Ipfix {
         self.put_bindings(&of, NatEvent::AddressReleased, item, out);
         self.bindings.begin();
         if !are_ends_known {
+            // Nor what follows in the same run.
+            self.bindings = Bindings::default();
             self.end(out);
             out.push(Message { skipped: 1, ..Message::default() });
         }

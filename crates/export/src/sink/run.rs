@@ -38,6 +38,7 @@ use crate::store::CursorFile;
 use crate::store::Follower;
 use crate::store::Position;
 use crate::store::Seen;
+use crate::store::Start;
 use crate::store::StoreError;
 
 /// Sleep of a thread that has nothing to do.
@@ -100,11 +101,15 @@ pub enum News {
     Behind(Duration),
     /// It is no longer behind.
     CaughtUp,
-    /// Records were deleted before they were sent. Reported when that is known: a collector that is
-    /// away does not have to come back first.
+    /// Records were deleted or damaged before they were sent. Reported when that is known: a
+    /// collector that is away does not have to come back first.
     Lost(u64),
-    /// It goes on behind records that were deleted.
+    /// It goes on behind records that were deleted or damaged.
     Resumed,
+    /// Where it was is not known.
+    Begun,
+    /// It cannot write where it is, for this reason.
+    Unkept(String),
     /// The store does not know what was open at the end of an earlier run.
     EndsUnknown,
 }
@@ -117,9 +122,22 @@ impl fmt::Display for News {
             News::Behind(lag) => write!(f, "{} s behind; its records wait in the store", lag.as_secs()),
             News::CaughtUp => write!(f, "no longer behind"),
             News::Lost(count) => {
-                write!(f, "{count} records were deleted before they were sent: its collector was away for too long")
+                write!(
+                    f,
+                    "{count} records were deleted or damaged before they were sent: its collector was away for too long, or \
+                     files of the store are damaged; see natrix log verify"
+                )
             }
-            News::Resumed => write!(f, "goes on behind the records that were deleted"),
+            News::Resumed => write!(f, "goes on behind the records that were deleted or damaged"),
+            News::Begun => write!(
+                f,
+                "its cursor is damaged, or of a store that was put aside: it begins with the oldest record that it finds, so \
+                 its collector may get some again, and must take nothing before as open"
+            ),
+            News::Unkept(why) => write!(
+                f,
+                "cannot write how far it is: {why}; trying again; after a restart its collector may get records twice"
+            ),
             News::EndsUnknown => write!(
                 f,
                 "what was open when an earlier run ended is not known: its last records are deleted or lost, so the \
@@ -205,9 +223,6 @@ pub enum SinkError {
     /// Its collector cannot be used.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// The store cannot be read.
-    #[error(transparent)]
-    Store(#[from] StoreError),
     /// No thread could be started.
     #[error("thread of a sink: {0}; see the system's log")]
     Thread(io::Error),
@@ -225,59 +240,87 @@ impl Sink {
     /// Starts the thread. It calls `known` for names and limits, and `news` with what happens.
     ///
     /// # Errors
-    /// [`SinkError`]. That the collector does not answer is none.
+    /// [`SinkError`]. That the collector does not answer is none, nor that the store cannot be read or
+    /// the cursor not be written: the sink tries again.
     pub fn start(
         options: SinkOptions,
         known: Arc<Mutex<Known>>,
         news: impl Fn(&News) + Send + 'static,
     ) -> Result<Sink, SinkError> {
         let connector = Connector::new(&options.target, options.security.as_ref())?;
-        let cursor = CursorFile::new(&options.store, &options.name, options.spool_bytes);
-        let follower = Follower::open(&options.store, cursor.read()?)?;
-        // From now on, the store keeps what this sink has not sent.
-        cursor.write(follower.position())?;
-        let unsent_since_us = time_of_next(&options.store, follower.position())?;
-        let is_datagram = options.target.transport == Transport::Udp;
-        let datagram_max = is_datagram.then(|| options.mtu.saturating_sub(UDP_HEADERS));
-        let mut encoder = Encoder::new(options.kind, datagram_max, &options.host, options.domain, &options.version);
-        encoder.resume(follower.position().datagram);
+        // At once, if that is possible: a new sink begins here.
+        let opened = Opened::of(&options, Start::Now);
         let (figures, stop) = (Arc::new(SinkFigures::default()), Arc::new(AtomicBool::new(false)));
         let leaves = Arc::new(AtomicBool::new(false));
-        let now = Instant::now();
-        let mut run = Run {
-            is_datagram,
-            template_interval: options.template_interval,
-            connector,
-            outlet: None,
-            confirmed: follower.position().clone(),
-            written: follower.position().clone(),
-            follower,
-            cursor,
-            encoder,
-            known,
-            figures: Arc::clone(&figures),
-            stop: Arc::clone(&stop),
-            leaves: Arc::clone(&leaves),
-            news: Box::new(news),
-            kept: VecDeque::new(),
-            kept_bytes: 0,
-            retry_at: now,
-            retry: RETRY,
-            check_at: now + CHECK,
-            preface_at: now,
-            burst: 0,
-            is_behind: false,
-            unsent_since_us,
-            is_failing: false,
-            deleted: 0,
-            reported: 0,
-            failed_at: now,
-            trimmed_at: now,
-            unsent: 0,
-        };
-        let thread = thread::Builder::new().name(format!("sink {}", options.name));
-        let thread = thread.spawn(move || run.run()).map_err(SinkError::Thread)?;
-        Ok(Sink { options, figures, stop, leaves, thread: Some(thread) })
+        let mut sink = Sink { options, figures, stop, leaves, thread: None };
+        let begin = sink.begin(connector, known, Box::new(news));
+        let thread = thread::Builder::new().name(format!("sink {}", sink.options.name));
+        sink.thread = Some(thread.spawn(move || begin(opened)).map_err(SinkError::Thread)?);
+        Ok(sink)
+    }
+
+    /// What the thread does.
+    fn begin(
+        &self,
+        connector: Connector,
+        known: Arc<Mutex<Known>>,
+        news: Box<dyn Fn(&News) + Send>,
+    ) -> impl FnOnce(Result<Opened, StoreError>) + Send + use<> {
+        let (options, figures) = (self.options.clone(), Arc::clone(&self.figures));
+        let (stop, leaves) = (Arc::clone(&self.stop), Arc::clone(&self.leaves));
+        move |opened| {
+            let mut is_behind = false;
+            let opened = match opened {
+                Ok(opened) => opened,
+                Err(error) => match open_later(&options, error, (&figures, &stop), (&news, &mut is_behind)) {
+                    Some(opened) => opened,
+                    None => return,
+                },
+            };
+            let Opened { cursor, follower, start, written, unsent_since_us } = opened;
+            if start == Start::Oldest {
+                news(&News::Begun);
+            }
+            let is_datagram = options.target.transport == Transport::Udp;
+            let datagram_max = is_datagram.then(|| options.mtu.saturating_sub(UDP_HEADERS));
+            let mut encoder = Encoder::new(options.kind, datagram_max, &options.host, options.domain, &options.version);
+            encoder.resume(follower.position().datagram);
+            let now = Instant::now();
+            let mut run = Run {
+                is_datagram,
+                template_interval: options.template_interval,
+                connector,
+                outlet: None,
+                confirmed: follower.position().clone(),
+                written: None,
+                is_unkept: false,
+                follower,
+                cursor,
+                encoder,
+                known,
+                figures,
+                stop,
+                leaves,
+                news,
+                kept: VecDeque::new(),
+                kept_bytes: 0,
+                retry_at: now,
+                retry: RETRY,
+                check_at: now + CHECK,
+                preface_at: now,
+                burst: 0,
+                is_behind,
+                unsent_since_us,
+                is_failing: false,
+                deleted: 0,
+                reported: 0,
+                failed_at: now,
+                trimmed_at: now,
+                unsent: 0,
+            };
+            run.is_kept(written);
+            run.run();
+        }
     }
 
     /// How it was started.
@@ -312,6 +355,63 @@ impl Drop for Sink {
     }
 }
 
+/// What a sink reads.
+struct Opened {
+    cursor: CursorFile,
+    follower: Follower,
+    start: Start,
+    /// Whether the cursor was written: from then on, the store keeps what this sink has not sent.
+    written: Result<(), StoreError>,
+    unsent_since_us: u64,
+}
+
+impl Opened {
+    /// Begins at the cursor, or without one at `new`. That the cursor cannot be written keeps
+    /// nothing from being sent.
+    fn of(options: &SinkOptions, new: Start) -> Result<Opened, StoreError> {
+        let cursor = CursorFile::new(&options.store, &options.name, options.spool_bytes);
+        let start = match cursor.read()? {
+            Start::Now => new,
+            start => start,
+        };
+        let follower = Follower::open(&options.store, start.clone())?;
+        let written = cursor.write(follower.position());
+        let unsent_since_us = time_of_next(&options.store, follower.position()).unwrap_or_else(|_| unix_us());
+        Ok(Opened { cursor, follower, start, written, unsent_since_us })
+    }
+}
+
+/// Tries until it can be opened, because the store or the disk fails. None if the sink ends before.
+fn open_later(
+    options: &SinkOptions,
+    mut error: StoreError,
+    (figures, stop): (&SinkFigures, &AtomicBool),
+    (news, is_behind): (&dyn Fn(&News), &mut bool),
+) -> Option<Opened> {
+    let since_us = CursorFile::new(&options.store, &options.name, 0).written_unix_us().unwrap_or_else(unix_us);
+    news(&News::Failed(error.to_string()));
+    loop {
+        figures.failed(&error.to_string());
+        let lag_us = unix_us().saturating_sub(since_us);
+        figures.lag_us.store(lag_us, Ordering::Relaxed);
+        if lag_us > LAG.as_micros() as u64 && !core::mem::replace(is_behind, true) {
+            news(&News::Behind(Duration::from_micros(lag_us)));
+        }
+        let again_at = Instant::now() + CHECK;
+        while Instant::now() < again_at {
+            if stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            thread::sleep(REST);
+        }
+        // Without a cursor what was recorded meanwhile is sent, too.
+        match Opened::of(options, Start::Run) {
+            Ok(opened) => return Some(opened),
+            Err(again) => error = again,
+        }
+    }
+}
+
 /// Messages of a frame that were sent or will be, with the position after it.
 struct Batch {
     messages: Vec<Message>,
@@ -336,8 +436,10 @@ struct Run {
     kept: VecDeque<Batch>,
     kept_bytes: usize,
     confirmed: Position,
-    /// The position in the file.
-    written: Position,
+    /// The position in the file, if this wrote it.
+    written: Option<Position>,
+    /// True if that failed last.
+    is_unkept: bool,
     retry_at: Instant,
     retry: Duration,
     check_at: Instant,
@@ -363,7 +465,7 @@ fn unix_us() -> u64 {
 
 /// Time of the frame at this position, or now if there is none yet.
 fn time_of_next(store: &Path, position: &Position) -> Result<u64, StoreError> {
-    let mut ahead = Follower::open(store, Some(position.clone()))?.without_ends();
+    let mut ahead = Follower::open(store, Start::At(position.clone()))?.without_ends();
     Ok(if ahead.step(|_| {})? { ahead.covered_unix_us() } else { unix_us() })
 }
 
@@ -624,12 +726,18 @@ impl Run {
     }
 
     fn write_cursor(&mut self) {
-        if self.confirmed == self.written {
+        if self.written.as_ref() == Some(&self.confirmed) {
             return;
         }
-        match self.cursor.write(&self.confirmed) {
+        let written = self.cursor.write(&self.confirmed);
+        self.is_kept(written);
+    }
+
+    fn is_kept(&mut self, written: Result<(), StoreError>) {
+        match written {
             Ok(()) => {
-                self.written = self.confirmed.clone();
+                self.written = Some(self.confirmed.clone());
+                self.is_unkept = false;
                 // The writer does this once a window; a sink that caught up need not wait for it.
                 if self.trimmed_at.elapsed() > KEPT_FOR {
                     self.trimmed_at = Instant::now();
@@ -638,7 +746,12 @@ impl Run {
                     }
                 }
             }
-            Err(error) => self.figures.failed(&error.to_string()),
+            Err(error) => {
+                self.figures.failed(&error.to_string());
+                if !core::mem::replace(&mut self.is_unkept, true) {
+                    (self.news)(&News::Unkept(error.to_string()));
+                }
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 //! as the retention: they may have the only record of something.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::fs::DirBuilder;
 use std::fs::File;
@@ -16,6 +17,7 @@ use super::catalogue;
 use super::catalogue::Catalogue;
 use super::catalogue::sync_folder;
 use super::error::StoreError;
+use super::follow;
 use super::journal;
 use super::lookups;
 use super::segment;
@@ -27,7 +29,7 @@ const FILES: &str = "damaged-";
 const STORE: &str = "damaged-store-";
 /// Files of a store have these names, or begin with the second ones.
 const NAMES: [&str; 6] = [catalogue::COPY, catalogue::HEAD, lookups::NAME, "sealing.new", "merging.new", "journal.new"];
-const BEGINNINGS: [&str; 4] = ["journal-", "spool-", "segment-", "cursor-"];
+const BEGINNINGS: [&str; 4] = ["journal-", "spool-", "segment-", follow::CURSOR];
 
 /// True if this is the name of a folder with damaged files.
 pub(super) fn is_place(name: &str) -> bool {
@@ -97,10 +99,11 @@ pub(super) fn link(folder: &Path, paths: &[PathBuf]) -> Result<String, StoreErro
 }
 
 /// Moves all files of a store into a new folder of it. Its key stays, unless it `is_key_damaged`.
+/// Returns the names of its cursors.
 ///
 /// # Errors
 /// The disk failed. The next start moves the rest.
-pub(super) fn keep_store(folder: &Path, is_key_damaged: bool) -> Result<(), StoreError> {
+pub(super) fn keep_store(folder: &Path, is_key_damaged: bool) -> Result<Vec<OsString>, StoreError> {
     let mut moved = Vec::new();
     for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
         let name = entry.map_err(StoreError::io(folder))?.file_name();
@@ -114,15 +117,17 @@ pub(super) fn keep_store(folder: &Path, is_key_damaged: bool) -> Result<(), Stor
     // The last one: without it the rest would be nobody's.
     moved.push(catalogue::NAME.into());
     let place = make(folder, STORE)?;
-    for name in moved {
-        let path = folder.join(&name);
-        match fs::rename(&path, place.join(&name)) {
+    for name in &moved {
+        let path = folder.join(name);
+        match fs::rename(&path, place.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(StoreError::io(&path)(error)),
             _ => {}
         }
     }
     sync_folder(&place)?;
-    sync_folder(folder)
+    sync_folder(folder)?;
+    moved.retain(|name| name.to_str().is_some_and(|name| name.starts_with(follow::CURSOR)));
+    Ok(moved)
 }
 
 fn is_of_store(name: &str) -> bool {

@@ -15,6 +15,7 @@ use super::aside;
 use super::catalogue;
 use super::catalogue::Catalogue;
 use super::error::StoreError;
+use super::follow;
 use crate::FILE_MODE;
 use crate::FOLDER_MODE;
 
@@ -74,7 +75,9 @@ pub(super) fn clean(folder: &Path, catalogue: &Catalogue) -> Result<(), StoreErr
         let path = entry.map_err(StoreError::io(folder))?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let segment = name.strip_prefix("segment-").and_then(|id| u64::from_str_radix(id, 16).ok());
-        if name.ends_with(".new") || segment.is_some_and(|id| !known.contains(&id)) {
+        let is_incomplete = name.strip_prefix(follow::NEW).is_some_and(|name| name.starts_with(follow::CURSOR))
+            || name.ends_with(".new") && !name.starts_with(follow::CURSOR);
+        if is_incomplete || segment.is_some_and(|id| !known.contains(&id)) {
             fs::remove_file(&path).map_err(StoreError::io(&path))?;
         }
     }

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
 use std::io;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -34,6 +35,7 @@ use super::catalogue;
 use super::catalogue::Catalogue;
 use super::catalogue::Moment;
 use super::error::StoreError;
+use super::folder::new_file;
 use super::journal;
 use super::journal::FrameRead;
 use super::segment::SegmentFile;
@@ -45,7 +47,9 @@ use crate::subscriber::Subscriber;
 
 const JOURNAL: &str = "journal-";
 const SPOOL: &str = "spool-";
-const CURSOR: &str = "cursor-";
+pub(super) const CURSOR: &str = "cursor-";
+/// A cursor while it is written: names of sinks may end with anything.
+pub(super) const NEW: &str = "new-";
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
 /// A longer cursor file is damage.
@@ -64,9 +68,25 @@ pub struct Position {
     is_from_start: bool,
     /// How far it is with what was open at the end of that run.
     ends: Ends,
+    /// True if what was open before it is not known, and nobody was told.
+    is_unknown: bool,
     /// The sequence number of the sink's next datagram, for formats that have one. The store does
     /// not use it.
     pub(crate) datagram: u32,
+}
+
+/// Where a follower begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With what is recorded from now on.
+    Now,
+    /// At this position.
+    At(Position),
+    /// With the last run.
+    Run,
+    /// With the oldest record that journal and spool have: where it was is not known, because its
+    /// cursor is damaged. What was open before is not known either, which the follower reports.
+    Oldest,
 }
 
 /// How far a follower is with the ends of what was open at the end of a run.
@@ -176,15 +196,23 @@ fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
 }
 
 impl Follower {
-    /// Continues at this position, or begins with what is recorded from now on.
+    /// Begins to follow a store.
     ///
     /// # Errors
     /// There is no store, or it cannot be read.
-    pub fn open(folder: &Path, position: Option<Position>) -> Result<Follower, StoreError> {
+    pub fn open(folder: &Path, start: Start) -> Result<Follower, StoreError> {
         let catalogue = Catalogue::of_store(folder)?;
+        let position = match start {
+            Start::Now => None,
+            Start::At(position) => Some(within(&catalogue, position)),
+            Start::Run => {
+                let frame = catalogue.boots.last().map_or(catalogue.next_frame, |boot| boot.first_frame);
+                Some(Position { frame, ..Position::default() })
+            }
+            Start::Oldest => Some(oldest(folder, &catalogue)?),
+        };
         let mut follower = match position {
             Some(position) => {
-                let position = within(&catalogue, position);
                 let hosts = names_before(folder, &catalogue, &position)?;
                 Follower { hosts, ..Follower::at(folder, catalogue, position) }
             }
@@ -248,6 +276,10 @@ impl Follower {
     /// # Errors
     /// The disk failed; the next call tries again.
     pub fn step(&mut self, mut each: impl FnMut(Seen<'_>)) -> Result<bool, StoreError> {
+        if self.position.is_unknown && self.reports_ends {
+            self.report_unknown(&mut each);
+            return Ok(true);
+        }
         loop {
             if self.is_ending {
                 return self.report_ends(&mut each).map(|()| true);
@@ -391,6 +423,15 @@ impl Follower {
     }
 }
 
+/// Before the oldest record that is there.
+fn oldest(folder: &Path, catalogue: &Catalogue) -> Result<Position, StoreError> {
+    let frame = files(folder)?.first().map_or(catalogue.next_frame, |(first, _)| *first);
+    let run = catalogue.boots.partition_point(|boot| boot.first_frame <= frame).checked_sub(1);
+    // Of a run whose beginning is deleted the first number of each worker is not known.
+    let run = run.filter(|run| catalogue.boots[*run].first_frame < frame).map(|run| run as u32);
+    Ok(Position { frame, boot: run, is_unknown: true, ..Position::default() })
+}
+
 /// The position in the frames that there are now. A start that finds the journal of the run before
 /// cut or damaged uses the numbers of lost frames again; what was read before is known by the
 /// sequence numbers of the workers.
@@ -428,12 +469,14 @@ fn names_at(folder: &Path, catalogue: &Catalogue, frame: u64) -> Result<Names, S
     let before = catalogue.segments.values().find(|segment| segment.frames.0 < frame && frame <= segment.frames.1);
     let Some(before) = before else { return Ok(Names::default()) };
     let Written { footer_offset, bytes, .. } = before.written;
-    let mut segment = match SegmentFile::open(&segment_path(folder, before.id), footer_offset, bytes) {
-        // A merge or the retention was faster: hosts have no name until it is recorded again.
-        Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(Names::default()),
-        opened => opened?,
+    let segment = SegmentFile::open(&segment_path(folder, before.id), footer_offset, bytes);
+    let known = match segment.and_then(|mut segment| segment.names_at(frame)) {
+        // A merge or the retention was faster, or the file is damaged: hosts have no name until it is
+        // recorded again.
+        Err(error) if error.is_damage() => return Ok(Names::default()),
+        known => known?,
     };
-    for row in segment.names_at(frame)?.rows.iter().filter(|row| row.is_current) {
+    for row in known.rows.iter().filter(|row| row.is_current) {
         names.insert(row.number, WorkerId(row.worker), row.name);
     }
     Ok((Some(before.boot), names))
@@ -495,15 +538,25 @@ impl CursorFile {
         CursorFile { path: folder.join(format!("{CURSOR}{name}")), spool_bytes }
     }
 
-    /// Reads the position; None if there is none yet, or if it cannot be understood.
+    /// Reads where its follower begins.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn read(&self) -> Result<Option<Position>, StoreError> {
-        Ok(read_cursor(&self.path)?.map(|(position, _)| position))
+    pub fn read(&self) -> Result<Start, StoreError> {
+        Ok(match read_cursor(&self.path)? {
+            Kept::Nothing => Start::Now,
+            Kept::At(position, _) => Start::At(position),
+            Kept::Damaged => Start::Oldest,
+        })
     }
 
-    /// Writes the position. A power failure may leave the one before.
+    /// When it was written last, µs since 1970.
+    pub(crate) fn written_unix_us(&self) -> Option<u64> {
+        let modified = fs::metadata(&self.path).and_then(|metadata| metadata.modified()).ok()?;
+        u64::try_from(modified.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_micros()).ok()
+    }
+
+    /// Writes the position. A power failure may leave the one before, but nothing else.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -525,10 +578,15 @@ impl CursorFile {
         for (worker, next) in &position.workers {
             text += &format!("worker {worker} {next}\n");
         }
-        let mut new = self.path.clone().into_os_string();
-        new.push(".new");
-        let new = PathBuf::from(new);
-        fs::write(&new, text).map_err(StoreError::io(&new))?;
+        if position.is_unknown {
+            text += "begin unknown 1\n";
+        }
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let new = self.path.with_file_name(format!("{NEW}{name}"));
+        let write = |mut file: File| file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        // Some file systems (XFS) keep a new name over a power cut, but an empty file with it, unless
+        // it was synced before.
+        new_file(&new).and_then(write).map_err(StoreError::io(&new))?;
         fs::rename(&new, &self.path).map_err(StoreError::io(&self.path))
     }
 
@@ -560,22 +618,38 @@ fn cursor_paths(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
     for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
         let path = entry.map_err(StoreError::io(folder))?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        if name.starts_with(CURSOR) && !name.ends_with(".new") {
+        if name.starts_with(CURSOR) {
             found.push(path);
         }
     }
     Ok(found)
 }
 
-/// A position and the bytes that may be kept for it.
-fn read_cursor(path: &Path) -> Result<Option<(Position, u64)>, StoreError> {
-    let bytes = match fs::metadata(path) {
-        Ok(metadata) if metadata.len() <= CURSOR_MAX => fs::read(path).map_err(StoreError::io(path))?,
-        Ok(_) => return Ok(None),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(StoreError::io(path)(error)),
+/// What the file of a cursor has.
+enum Kept {
+    /// It is not there.
+    Nothing,
+    /// It is not what was written.
+    Damaged,
+    /// A position, and the bytes that may be kept for it.
+    At(Position, u64),
+}
+
+fn read_cursor(path: &Path) -> Result<Kept, StoreError> {
+    let read = || {
+        let is_long = fs::metadata(path)?.len() > CURSOR_MAX;
+        if is_long { Ok(Vec::new()) } else { fs::read(path) }
     };
-    Ok(core::str::from_utf8(&bytes).ok().and_then(parse_cursor))
+    let bytes = match read() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Kept::Nothing),
+        bytes => bytes.map_err(StoreError::io(path)),
+    };
+    let bytes = match bytes {
+        Err(error) if error.is_damage() => return Ok(Kept::Damaged),
+        bytes => bytes?,
+    };
+    let parsed = core::str::from_utf8(&bytes).ok().and_then(parse_cursor);
+    Ok(parsed.map_or(Kept::Damaged, |(position, spool_bytes)| Kept::At(position, spool_bytes)))
 }
 
 fn parse_cursor(text: &str) -> Option<(Position, u64)> {
@@ -601,6 +675,7 @@ fn parse_cursor(text: &str) -> Option<(Position, u64)> {
             ("worker", worker, next) => {
                 position.workers.insert(worker.parse().ok()?, next.parse().ok()?);
             }
+            ("begin", "unknown", _) => position.is_unknown = true,
             _ => return None,
         }
     }
@@ -622,7 +697,12 @@ pub(crate) fn retire(folder: &Path, first: u64, next: u64, path: &Path) -> Resul
 pub(crate) fn trim(folder: &Path, retention_us: Option<u64>) -> Result<(), StoreError> {
     let mut cursors = Vec::new();
     for path in cursor_paths(folder)? {
-        cursors.extend(read_cursor(&path)?.map(|(position, bytes)| (position.frame, bytes)));
+        match read_cursor(&path)? {
+            Kept::Nothing => {}
+            Kept::At(position, bytes) => cursors.push((position.frame, bytes)),
+            // Its sink begins with the oldest, and writes it soon.
+            Kept::Damaged => cursors.push((0, u64::MAX)),
+        }
     }
     let (mut until, mut bytes) = (u64::MAX, 0_u64);
     for (first, path) in files(folder)?.into_iter().rev() {

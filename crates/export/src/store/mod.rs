@@ -60,6 +60,7 @@ pub use follow::CursorFile;
 pub use follow::Follower;
 pub use follow::Position;
 pub use follow::Seen;
+pub use follow::Start;
 pub use generate::Generated;
 pub use generate::Generator;
 pub use hosts::HostPrefix;

@@ -253,7 +253,7 @@ fn open_catalogue(
         let path = folder.join(&place);
         if aside::is_store_place(&place) {
             damage.push(format!(
-                "store {}: its catalogue or key is damaged, so a new store begins; the earlier records are kept in {place}: \
+                "store {}: it is damaged and could not go on, so a new store begins; the earlier records are kept in {place}: \
                  natrix find --dir {} answers from what can be read of them",
                 folder.display(),
                 path.display()
@@ -308,8 +308,13 @@ impl StoreWriter {
         let lock = FolderLock::of(folder)?;
         let (mut catalogue, rings, damage) = match open_catalogue(folder, &options, now, uptime_us) {
             Err(error) if is_beyond_repair(&error, folder, &options) => {
-                aside::keep_store(folder, matches!(&error, StoreError::Key { .. }))?;
+                let cursors = aside::keep_store(folder, matches!(&error, StoreError::Key { .. }))?;
                 let (catalogue, rings, mut damage) = open_catalogue(folder, &options, now, uptime_us)?;
+                // Their collectors have records of the store before: these sinks are not new.
+                for name in cursors {
+                    let path = folder.join(name);
+                    folder::new_file(&path).map_err(StoreError::io(&path))?;
+                }
                 damage.push(format!("the store could not go on: {error}"));
                 (catalogue, rings, damage)
             }

@@ -194,6 +194,19 @@ fn has_seen(catalogue: &Catalogue, run: u32, workers: &BTreeMap<u8, u64>) -> boo
 }
 
 impl Follower {
+    /// Reports that what was open before the position is not known.
+    pub(super) fn report_unknown(&mut self, each: &mut impl FnMut(Seen<'_>)) {
+        let run = self.position.boot.map_or(self.catalogue.boots.last(), |run| self.catalogue.boots.get(run as usize));
+        let unix_us = run.and_then(|run| run.clocks.first()).map_or(0, |moment| moment.unix_us);
+        // The rest of a run: its beginning is deleted.
+        if self.position.boot.is_some() {
+            each(Seen::Start { unix_us });
+        }
+        let (workers, names) = (&BTreeMap::new(), &line::Names::default());
+        each(Seen::Over { unix_us, is_clean: false, are_ends_known: false, workers, names });
+        self.position.is_unknown = false;
+    }
+
     /// Begins to report the ends of the run of the position if that is over: the next frame is of
     /// `next`, or there is none and the position is behind the last frame of that run.
     pub(super) fn begin_ends(

@@ -111,7 +111,7 @@ fn the_end_of_a_run_ends_what_was_open() {
     use EventKind::*;
     let folder = Folder::new("ends");
     let mut writer = open(&folder, 0);
-    let mut follower = Follower::open(&folder.0, None).unwrap();
+    let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
     let number = core::net::Ipv4Addr::new(224, 0, 0, 1);
     let host = nat::event::HostName { address: 7, prefix_length: 128, inner: None };
     let named = host.event(Instant::from_micros(at(1).monotonic_us), nat::types::RealmId(0), number);
@@ -165,7 +165,7 @@ fn the_end_of_a_run_ends_what_was_open() {
 fn ends_come_in_pieces_and_go_on_at_an_address() {
     let folder = Folder::new("pieces");
     let mut writer = open(&folder, 0);
-    let mut follower = Follower::open(&folder.0, None).unwrap();
+    let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
     let count = 20_000_u32;
     let one = |number: u32| (ADDRESS + number / 5_000, (number % 5_000) as u16);
     let events: Vec<Event> =
@@ -194,7 +194,7 @@ fn ends_that_the_store_does_not_know_are_not_guessed() {
     for case in ["deleted", "damaged", "cut"] {
         let folder = Folder::new(&format!("unknown-{case}"));
         let mut writer = open(&folder, 0);
-        let mut follower = Follower::open(&folder.0, None).unwrap();
+        let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
         put(&mut writer, 5, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 5)]);
         let (_, journal) = files(&folder.0).unwrap().remove(0);
         let length = fs::metadata(&journal).unwrap().len();
@@ -228,7 +228,7 @@ fn what_is_deleted_is_counted_before_it_is_missed() {
     let folder = Folder::new("counted");
     let mut generator = Generator::new(Generated::Mappings(50_000), 5);
     let mut writer = StoreWriter::open(&folder.0, StoreOptions::default(), Generator::begin()).unwrap();
-    let mut follower = Follower::open(&folder.0, None).unwrap();
+    let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
     let before = write(&mut writer, &mut generator, 3);
     assert_eq!(read(&mut follower).1, before);
     CursorFile::new(&folder.0, "c", 20_000).write(follower.position()).unwrap();
@@ -253,13 +253,13 @@ fn it_follows_over_windows_and_runs_and_loses_nothing() {
     let mut generator = Generator::new(Generated::Mappings(20_000), 3);
     let mut writer = StoreWriter::open(&folder.0, StoreOptions::default(), Generator::begin()).unwrap();
     let cursor = CursorFile::new(&folder.0, "a.b", 1 << 30);
-    assert_eq!(cursor.read().unwrap(), None);
-    let mut follower = Follower::open(&folder.0, None).unwrap();
+    assert_eq!(cursor.read().unwrap(), Start::Now);
+    let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
     cursor.write(follower.position()).unwrap();
     let first = write(&mut writer, &mut generator, 20);
     assert_eq!(read(&mut follower), (1, first));
     cursor.write(follower.position()).unwrap();
-    assert_eq!(cursor.read().unwrap().as_ref(), Some(follower.position()));
+    assert_eq!(cursor.read().unwrap(), Start::At(follower.position().clone()));
     // Two windows are sealed while nobody reads.
     let mut later = write(&mut writer, &mut generator, 20);
     writer.seal().unwrap();
@@ -285,7 +285,7 @@ fn it_follows_over_windows_and_runs_and_loses_nothing() {
     cursor.trim().unwrap();
     assert_eq!(spools(), 0, "everything was read");
     CursorFile::keep_only(&folder.0, &["other"]).unwrap();
-    assert_eq!(cursor.read().unwrap(), None);
+    assert_eq!(cursor.read().unwrap(), Start::Now);
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn what_is_deleted_beyond_the_bytes_is_a_gap() {
     let folder = Folder::new("deleted");
     let mut generator = Generator::new(Generated::Mappings(50_000), 5);
     let mut writer = StoreWriter::open(&folder.0, StoreOptions::default(), Generator::begin()).unwrap();
-    let mut follower = Follower::open(&folder.0, None).unwrap();
+    let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
     let cursor = CursorFile::new(&folder.0, "c", 20_000);
     let before = write(&mut writer, &mut generator, 10);
     assert_eq!(read(&mut follower).1, before);
@@ -342,7 +342,7 @@ fn frames_that_a_start_replaced_are_followed_from_the_cut() {
         let folder = Folder::new(&format!("cut-{number}"));
         let mut generator = Generator::new(Generated::Mappings(20_000), 3);
         let mut writer = StoreWriter::open(&folder.0, StoreOptions::default(), Generator::begin()).unwrap();
-        let mut follower = Follower::open(&folder.0, None).unwrap();
+        let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
         let cursor = CursorFile::new(&folder.0, "c", 1 << 30);
         let (_, journal) = files(&folder.0).unwrap().remove(0);
         let (mut events, mut lengths) = (Vec::new(), Vec::new());
@@ -378,6 +378,98 @@ fn frames_that_a_start_replaced_are_followed_from_the_cut() {
         assert_eq!(gaps.iter().map(|gap| u64::from(gap.amount)).sum::<u64>(), lost, "{number}: {gaps:?}");
         assert_eq!(resumed.lost(), lost);
     }
+}
+
+#[test]
+fn a_damaged_segment_keeps_no_follower_from_beginning() {
+    let folder = Folder::new("segment");
+    let mut writer = open(&folder, 0);
+    let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
+    put(&mut writer, 10, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 5)]);
+    read(&mut follower);
+    let position = follower.position().clone();
+    CursorFile::new(&folder.0, "c", 1 << 30).write(&position).unwrap();
+    writer.finish(at(20), at(20).monotonic_us, false).unwrap();
+    let segment = segment_path(&folder.0, 0);
+    let bytes = fs::read(&segment).unwrap();
+    for length in [bytes.len() / 2, bytes.len()] {
+        let mut damaged = bytes[..length].to_vec();
+        let end = damaged.len();
+        damaged[end - 60..].fill(0x55);
+        fs::write(&segment, damaged).unwrap();
+        for start in [Start::Now, Start::Run, Start::Oldest, Start::At(position.clone())] {
+            let mut follower = Follower::open(&folder.0, start.clone()).unwrap();
+            if let Start::At(_) = start {
+                assert_eq!(Reported::all(&mut follower).over, [(at(20).unix_us, true, false)]);
+            }
+        }
+    }
+    // A later run goes on, too.
+    let mut writer = open(&folder, 100);
+    let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
+    put(&mut writer, 110, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 8)]);
+    assert_eq!(read(&mut follower).1.len(), 1);
+}
+
+#[test]
+fn a_damaged_cursor_begins_with_the_oldest_record() {
+    let folder = Folder::new("cursor");
+    let cursor = CursorFile::new(&folder.0, "c.new", 1 << 30);
+    let mut writer = open(&folder, 0);
+    let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
+    put(&mut writer, 10, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 5)]);
+    read(&mut follower);
+    cursor.write(follower.position()).unwrap();
+    put(&mut writer, 11, &[mapping(2, EventKind::MappingCreated, (ADDRESS, 8), 5)]);
+    writer.finish(at(20), at(20).monotonic_us, false).unwrap();
+    fs::write(folder.0.join("cursor-c.new"), "").unwrap();
+    drop(open(&folder, 100));
+    cursor.trim().unwrap();
+    assert_eq!(cursor.read().unwrap(), Start::Oldest);
+    let follower = Follower::open(&folder.0, Start::Oldest).unwrap();
+    cursor.write(follower.position()).unwrap();
+    drop(follower);
+    // Also if it ends before anybody was told.
+    let start = cursor.read().unwrap();
+    assert!(matches!(start, Start::At(_)), "{start:?}");
+    let mut follower = Follower::open(&folder.0, start).unwrap();
+    let (mut over, mut ports) = (Vec::new(), Vec::new());
+    let each = |over: &mut Vec<bool>, ports: &mut Vec<u16>, seen: Seen<'_>| match seen {
+        Seen::Event { event, .. } => ports.push(event.first_port),
+        Seen::Over { are_ends_known, .. } => over.push(are_ends_known),
+        Seen::Start { .. } | Seen::Ended { .. } => {}
+    };
+    while follower.step(|seen| each(&mut over, &mut ports, seen)).unwrap() {}
+    assert_eq!((&over[..], &ports[..], follower.lost()), (&[false, true][..], &[7, 8][..], 0));
+    cursor.write(follower.position()).unwrap();
+    let mut again = Follower::open(&folder.0, cursor.read().unwrap()).unwrap();
+    assert_eq!(Reported::all(&mut again).over, []);
+}
+
+#[test]
+fn a_new_store_has_the_cursors_of_the_one_put_aside() {
+    let folder = Folder::new("aside");
+    let cursor = CursorFile::new(&folder.0, "c", 1 << 30);
+    let mut writer = open(&folder, 0);
+    let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
+    put(&mut writer, 10, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 5)]);
+    read(&mut follower);
+    cursor.write(follower.position()).unwrap();
+    drop(writer);
+    fs::write(folder.0.join(catalogue::KEY), "damaged").unwrap();
+    let mut writer = open(&folder, 100);
+    put(&mut writer, 110, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 8)]);
+    assert_eq!(cursor.read().unwrap(), Start::Oldest);
+    let mut follower = Follower::open(&folder.0, Start::Oldest).unwrap();
+    let mut said = Vec::new();
+    let each = |said: &mut Vec<&str>, seen: Seen<'_>| match seen {
+        Seen::Start { .. } => said.push("start"),
+        Seen::Event { .. } => said.push("event"),
+        Seen::Over { are_ends_known, .. } => said.push(if are_ends_known { "over" } else { "unknown" }),
+        Seen::Ended { .. } => said.push("ended"),
+    };
+    while follower.step(|seen| each(&mut said, seen)).unwrap() {}
+    assert_eq!(said, ["unknown", "start", "event"]);
 }
 
 #[test]
