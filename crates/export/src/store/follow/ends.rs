@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 use std::collections::VecDeque;
-use std::io;
 use std::path::Path;
 
 use nat::Instant;
@@ -185,10 +184,20 @@ fn last_of(catalogue: &Catalogue, run: u32) -> Option<&Segment> {
 /// True if the store has all records of a run before these numbers of its workers.
 fn has_seen(catalogue: &Catalogue, run: u32, workers: &BTreeMap<u8, u64>) -> bool {
     let segments = catalogue.segments.values().chain(&catalogue.deleted).filter(|segment| segment.boot == run);
-    let mut last: BTreeMap<u8, u64> = BTreeMap::new();
-    for (worker, _, number) in segments.flat_map(|segment| &segment.coverage.workers) {
+    let (mut last, mut has_gaps): (BTreeMap<u8, u64>, bool) = Default::default();
+    let coverages = segments.map(|segment| &segment.coverage).inspect(|of| has_gaps |= !of.gaps.is_empty());
+    for (worker, _, number) in coverages.flat_map(|coverage| &coverage.workers) {
         let known = last.entry(*worker).or_default();
         *known = (*known).max(*number);
+    }
+    // A start may have continued with other files: these have not what the damaged ones had.
+    if catalogue.damaged_of(run).next().is_some() {
+        return false;
+    }
+    // Gaps may be of records that were in the journal, and were seen, before it was cut.
+    let is_cut = catalogue.cuts.iter().any(|cut| cut.boot == run && cut.segment.is_none());
+    if is_cut && has_gaps {
+        return false;
     }
     workers.iter().all(|(worker, next)| *next <= last.get(worker).map_or(1, |last| last.saturating_add(1)))
 }
@@ -248,10 +257,7 @@ impl Follower {
             Ok(Some(piece)) => (piece, true),
             // Nothing is open in a run that has recorded nothing.
             Ok(None) => (Piece { is_last: true, ..Piece::default() }, self.position.workers.is_empty()),
-            Err(StoreError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                (Piece { is_last: true, ..Piece::default() }, false)
-            }
-            Err(error @ StoreError::Io { .. }) => return Err(error),
+            Err(error @ StoreError::Io { .. }) if !error.is_damage() => return Err(error),
             Err(_) => (Piece { is_last: true, ..Piece::default() }, false),
         };
         let Follower { catalogue, position, ending, .. } = self;

@@ -380,6 +380,16 @@ fn frames_that_a_start_replaced_are_followed_from_the_cut() {
     }
 }
 
+/// Changes a byte of the only file whose name begins so.
+fn damage(folder: &Folder, beginning: &str, place: impl Fn(usize) -> usize) {
+    let mut paths = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().path());
+    let path = paths.find(|path| path.file_name().unwrap().to_str().unwrap().starts_with(beginning)).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let place = place(bytes.len());
+    bytes[place] ^= 0x40;
+    fs::write(path, bytes).unwrap();
+}
+
 #[test]
 fn a_damaged_segment_keeps_no_follower_from_beginning() {
     let folder = Folder::new("segment");
@@ -409,6 +419,32 @@ fn a_damaged_segment_keeps_no_follower_from_beginning() {
     let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
     put(&mut writer, 110, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 8)]);
     assert_eq!(read(&mut follower).1.len(), 1);
+}
+
+#[test]
+fn a_damaged_segment_before_the_last_leaves_ends_unknown() {
+    let folder = Folder::new("before");
+    let options = StoreOptions { segment_interval_us: 5_000_000, has_threads: false, ..StoreOptions::default() };
+    for is_damaged in [false, true] {
+        let _ = fs::remove_dir_all(&folder.0);
+        let mut writer = StoreWriter::open(&folder.0, options.clone(), at(0)).unwrap();
+        let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
+        put(&mut writer, 1, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 5)]);
+        put(&mut writer, 10, &[mapping(2, EventKind::MappingCreated, (ADDRESS, 8), 5)]);
+        put(&mut writer, 11, &[mapping(3, EventKind::MappingCreated, (ADDRESS, 9), 5)]);
+        assert_eq!(read(&mut follower).1.len(), 3);
+        drop(writer);
+        if is_damaged {
+            damage(&folder, "segment-", |_| 20);
+        }
+        // The start makes a segment of the rest, which is whole.
+        let writer = open(&folder, 100);
+        assert_eq!(writer.damage().is_empty(), !is_damaged);
+        let reported = Reported::all(&mut follower);
+        let (.., are_ends_known) = reported.over[0];
+        assert_eq!((reported.over.len(), are_ends_known), (1, !is_damaged), "{reported:?}");
+        assert!(is_damaged || reported.ended.len() == 3, "{reported:?}");
+    }
 }
 
 #[test]
