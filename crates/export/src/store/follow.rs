@@ -52,6 +52,10 @@ pub(super) const CURSOR: &str = "cursor-";
 pub(super) const NEW: &str = "new-";
 /// Bytes that are read at once.
 const PIECE: usize = 1 << 20;
+/// What a disk loses at once.
+const SECTOR: u64 = 4_096;
+/// Bytes of what looks like a frame and is none that are read at most to find the next one.
+const SEARCH_BYTES: u64 = 64 << 20;
 /// A longer cursor file is damage.
 const CURSOR_MAX: u64 = 64 << 10;
 
@@ -163,6 +167,8 @@ pub struct Follower {
     at: usize,
     /// True if a later file exists, so that this one will not grow.
     is_final: bool,
+    /// True from bytes that are no frame to the next frame.
+    is_searching: bool,
     catalogue_length: u64,
     catalogue: Catalogue,
     covered_unix_us: u64,
@@ -238,6 +244,7 @@ impl Follower {
             buffer: Vec::new(),
             at: 0,
             is_final: false,
+            is_searching: false,
             catalogue_length: catalogue.length,
             catalogue,
             covered_unix_us: 0,
@@ -286,6 +293,7 @@ impl Follower {
             }
             let (known, frame) = (self.position.frame, FrameRead::parse(&self.buffer[self.at..]));
             if let Some((number, length, boot)) = frame.map(|frame| (frame.number, frame.length, frame.boot)) {
+                self.is_searching = false;
                 if number >= known {
                     if self.begin_ends(Some(boot), &mut each)? {
                         return Ok(true);
@@ -298,7 +306,7 @@ impl Follower {
                 }
                 continue;
             }
-            if self.fill()? {
+            if self.fill()? || self.skip_damage()? {
                 continue;
             }
             if !self.next_file()? {
@@ -325,7 +333,57 @@ impl Follower {
         if begin == 0 && count >= journal::MAGIC.len() {
             self.at = journal::MAGIC.len();
         }
-        read.map(|count| count > 0).map_err(StoreError::io(&self.folder))
+        match read.map_err(StoreError::io(&self.folder)) {
+            // A bad sector: zeros instead, which are no frame.
+            Err(error) if error.is_damage() => {
+                let after = (self.offset / SECTOR + 1) * SECTOR;
+                let length = file.metadata().map_err(StoreError::io(&self.folder))?.len();
+                // More may be written to it.
+                if after > length && !self.is_final {
+                    return Ok(false);
+                }
+                let count = after.min(length).saturating_sub(self.offset);
+                self.buffer.resize(kept + count as usize, 0);
+                self.offset += count;
+                Ok(count > 0)
+            }
+            read => Ok(read? > 0),
+        }
+    }
+
+    /// Goes on at the next whole frame of the file, behind bytes that are none. False if there is
+    /// none yet, and while these bytes may be a frame that is being written. What was in between is
+    /// missing by its numbers.
+    fn skip_damage(&mut self) -> Result<bool, StoreError> {
+        let left = self.buffer.len() - self.at;
+        let is_damaged = self.is_searching || self.is_final || left > journal::FRAME_MAX;
+        let Some(first) = self.file.as_ref().map(|(first, _)| *first).filter(|_| is_damaged && left > 0) else {
+            return Ok(false);
+        };
+        self.refresh()?;
+        let boot = self.catalogue.boots.partition_point(|boot| boot.first_frame <= first).saturating_sub(1) as u32;
+        let mut budget = SEARCH_BYTES;
+        self.is_searching = true;
+        loop {
+            while self.buffer.len() - self.at < journal::HEADER && self.fill()? {}
+            let Some(header) = self.buffer.get(self.at..self.at + journal::HEADER) else {
+                self.at = if self.is_final { self.buffer.len() } else { self.at };
+                return Ok(false);
+            };
+            let Some(length) = journal::length_of(header, boot).filter(|_| budget > 0) else {
+                self.at += journal::skipped(&self.buffer[self.at..]);
+                continue;
+            };
+            while self.buffer.len() - self.at < length && self.fill()? {}
+            if FrameRead::parse(&self.buffer[self.at..]).is_some() {
+                return Ok(true);
+            }
+            if self.buffer.len() - self.at < length && !self.is_final {
+                return Ok(false);
+            }
+            budget = budget.saturating_sub(length as u64);
+            self.at += 1;
+        }
     }
 
     /// Goes on to the file that the next frame is in. False if there is none.
@@ -350,7 +408,7 @@ impl Follower {
             Err(source) => return Err(StoreError::Io { path: path.clone(), source }),
         };
         self.file = Some((*first, file));
-        (self.offset, self.at, self.is_final) = (0, 0, false);
+        (self.offset, self.at, self.is_final, self.is_searching) = (0, 0, false, false);
         self.buffer.clear();
         Ok(true)
     }

@@ -448,6 +448,62 @@ fn a_damaged_segment_before_the_last_leaves_ends_unknown() {
 }
 
 #[test]
+fn frames_behind_damage_are_read_and_the_rest_is_a_gap() {
+    let folder = Folder::new("bit");
+    let options = StoreOptions { has_threads: false, ..StoreOptions::default() };
+    let mut writer = StoreWriter::open(&folder.0, options, Generator::begin()).unwrap();
+    let mut generator = Generator::new(Generated::Mappings(10_000), 7);
+    let follower = Follower::open(&folder.0, Start::Now).unwrap();
+    CursorFile::new(&folder.0, "c", 1 << 30).write(follower.position()).unwrap();
+    let written = write(&mut writer, &mut generator, 12);
+    // One who reads the journal while it is written waits, because that may be a frame on its way.
+    damage(&folder, JOURNAL, |length| length / 2 - 300);
+    let mut live = Follower::open(&folder.0, Start::At(follower.position().clone())).unwrap();
+    let before = read(&mut live).1;
+    assert!((500..=700).contains(&before.len()) && before == written[..before.len()], "{}", before.len());
+    writer.finish(generator.now(), generator.now().monotonic_us, false).unwrap();
+    let late = Follower::open(&folder.0, Start::At(follower.position().clone())).unwrap();
+    for (mut follower, mut events) in [(live, before.clone()), (late, Vec::new())] {
+        // The last file is left when there is a later one.
+        events.extend(read(&mut follower).1);
+        drop(open(&folder, 100_000));
+        events.extend(read(&mut follower).1);
+        let gap = events.iter().position(|event| event.kind == EventKind::Gap).unwrap();
+        let lost = u64::from(events[gap].amount);
+        assert_eq!((gap, lost, follower.lost()), (before.len(), 100, 100));
+        assert_eq!((&events[..gap], &events[gap + 1..]), (&written[..gap], &written[gap + 100..]));
+    }
+}
+
+#[test]
+fn a_file_that_the_disk_cannot_read_is_passed_over() {
+    let folder = Folder::new("sector");
+    let options = StoreOptions { has_threads: false, ..StoreOptions::default() };
+    let mut writer = StoreWriter::open(&folder.0, options.clone(), Generator::begin()).unwrap();
+    let mut generator = Generator::new(Generated::Mappings(10_000), 7);
+    let follower = Follower::open(&folder.0, Start::Now).unwrap();
+    let start = Start::At(follower.position().clone());
+    CursorFile::new(&folder.0, "c", 1 << 30).write(follower.position()).unwrap();
+    write(&mut writer, &mut generator, 3);
+    writer.finish(generator.now(), generator.now().monotonic_us, false).unwrap();
+    let spool = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().path());
+    let spool = spool.into_iter().find(|path| path.to_str().unwrap().contains(SPOOL)).unwrap();
+    fs::remove_file(&spool).unwrap();
+    // Reading the beginning of it says what a bad sector says.
+    std::os::unix::fs::symlink("/proc/self/mem", &spool).unwrap();
+    assert_eq!(File::open(&spool).unwrap().read_at(&mut [0], 0).unwrap_err().raw_os_error(), Some(5));
+    let mut follower = Follower::open(&folder.0, start).unwrap();
+    drop(open(&folder, 100_000));
+    let mut writer = open(&folder, 200_000);
+    let event = mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 5);
+    writer.push_all(WorkerId(0), &[event]);
+    writer.advance(at(200_001), at(200_001).monotonic_us).unwrap();
+    writer.flush().unwrap();
+    let (starts, events) = read(&mut follower);
+    assert_eq!((starts, events.last().map(|event| event.first_port)), (1, Some(7)), "{events:?}");
+}
+
+#[test]
 fn a_damaged_cursor_begins_with_the_oldest_record() {
     let folder = Folder::new("cursor");
     let cursor = CursorFile::new(&folder.0, "c.new", 1 << 30);
