@@ -10,6 +10,7 @@ use std::time::Duration;
 use std::time::SystemTime;
 
 use export::store::Found;
+use export::store::Interval;
 use export::store::Moment;
 use export::store::Question;
 use export::store::Store;
@@ -202,6 +203,74 @@ fn the_neighbours_of_a_damaged_segment_say_what_they_know() {
     let longer = Question { to_us: moment(25).unix_us, ..question(1_001, 5) };
     let found = store.look_up(&longer).unwrap();
     assert!(!found.holders.iter().any(|holder| found.is_throughout(holder, longer.from_us, longer.to_us)), "{found:?}");
+}
+
+/// What an export says of each port at some second: whether the holder is proved.
+fn exported(place: &Place, (from, to): (u64, u64), second: u64) -> Result<Vec<(u16, bool)>, StoreError> {
+    let (mut found, at_us) = (Vec::new(), moment(second).unix_us);
+    let put = |interval: &Interval| {
+        let holder = &interval.holder;
+        let is_ended = match holder.until {
+            Until::Open => false,
+            Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end <= at_us,
+        };
+        if holder.since_us <= at_us && !is_ended {
+            let is_proved = interval.known_us.is_some_and(|(from_us, to_us)| from_us <= at_us && at_us < to_us);
+            found.push((holder.first_port, is_proved));
+        }
+        Ok::<(), StoreError>(())
+    };
+    let (from_us, to_us) = (moment(from).unix_us, moment(to).unix_us);
+    Store::open(&place.store())?.intervals(from_us, to_us, put)?;
+    found.sort_unstable();
+    Ok(found)
+}
+
+#[test]
+fn an_export_of_whole_segments_needs_no_damaged_one() {
+    for (is_restarted, segment, changed) in [false, true]
+        .into_iter()
+        .flat_map(|is_restarted| [1, 2].map(|segment| (is_restarted, segment)))
+        .flat_map(|(is_restarted, segment)| [None, Some(20)].map(|changed| (is_restarted, segment, changed)))
+    {
+        let place = Place::new("export");
+        killed(&place);
+        if is_restarted {
+            drop(place.open(100));
+        }
+        let path = place.file(&format!("segment-{segment:08x}"));
+        match changed {
+            None => fs::remove_file(&path).unwrap(),
+            Some(at) => {
+                let mut bytes = fs::read(&path).unwrap();
+                bytes[at] ^= 1;
+                fs::write(&path, bytes).unwrap();
+            }
+        }
+        let (mut rows, mut proved) = (0, 0);
+        for second in 2..10 {
+            let found: Vec<(u16, bool)> = [1_000, 1_001, 2_000, 3_000, 4_000]
+                .into_iter()
+                .flat_map(|port| place.ask(port, second).holders)
+                .map(|holder| (holder.first_port, holder.is_certain))
+                .collect();
+            let exported = exported(&place, (2, 9), second).unwrap();
+            assert_eq!(exported, found, "{is_restarted} {segment} {changed:?} {second}");
+            rows += exported.len();
+            proved += exported.iter().filter(|(_, is_proved)| *is_proved).count();
+        }
+        assert_eq!((rows, proved), (13, 13), "{is_restarted} {segment} {changed:?}");
+        // Of later moments it says what a lookup does.
+        for second in [15, 25, 34] {
+            for (port, is_proved) in exported(&place, (2, 9), second).unwrap() {
+                let found = place.ask(port, second).holders;
+                assert!(!is_proved || found.iter().any(|holder| holder.is_certain), "{port} {second}: {found:?}");
+            }
+        }
+        // The time of the damaged one has no export.
+        let second = 10 * segment + 5;
+        exported(&place, (second, second), second).unwrap_err();
+    }
 }
 
 #[test]

@@ -12,7 +12,6 @@ mod time;
 
 use core::net::Ipv4Addr;
 use std::collections::HashMap;
-use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -308,8 +307,10 @@ impl Store {
             let in_journal = search.journal.as_mut().and_then(|journal| journal.get_mut(&boot));
             let in_journal = in_journal.map(|window| core::mem::take(&mut window.rows));
             let losses = search.losses(boot);
-            // Intervals that were held in the time in question and ended later.
-            let mut later: HashSet<Order> = HashSet::new();
+            // Intervals that were held in the time in question and ended later, with the place of the
+            // last segment that had them open.
+            let mut later: HashMap<Order, (usize, Row)> = HashMap::new();
+            let mut is_damaged = false;
             for (place, segment) in segments.iter().enumerate() {
                 let is_last = place + 1 == segments.len() && in_journal.is_none();
                 let (earliest, latest) = (unix_span(segment, known).0, store.latest_of(segment, known));
@@ -324,19 +325,41 @@ impl Store {
                 if !is_after {
                     later.clear();
                 }
-                search.load_names(segment)?;
-                let blocks = search.segment(segment)?.footer.tables.clone();
+                let named = search.load_names(segment);
+                let opened = named.and_then(|()| Ok(search.segment(segment)?.footer.tables.clone()));
+                let blocks = match opened {
+                    // What ended in it is exported without its end.
+                    Err(error) if is_after => {
+                        is_damaged |= !search.is_read(segment, Err(error))?;
+                        done = done.saturating_add(rows_of(segment));
+                        continue;
+                    }
+                    opened => opened?,
+                };
                 for (table, index) in blocks.iter().enumerate().take(2) {
                     for block in &index.blocks {
                         rows.clear();
-                        search.segment(segment)?.block(table, block, |row| rows.push(*row))?;
+                        let file = search.segment(segment);
+                        let read = file.and_then(|file| file.block(table, block, |row| rows.push(*row)));
+                        match read {
+                            Err(error) if is_after => {
+                                is_damaged |= !search.is_read(segment, Err(error))?;
+                                rows.clear();
+                            }
+                            read => read?,
+                        }
                         done = done.saturating_add(rows.len() as u64);
                         progress(done, total);
                         if !is_last {
                             // What is open is in the next segment, too.
                             let is_held = |row: &&Row| row.until == End::Open && earliest_of(known, row) <= to_us;
                             if is_next_after && !is_after {
-                                later.extend(rows.iter().filter(is_held).map(Row::order));
+                                later.extend(rows.iter().filter(is_held).map(|row| (row.order(), (place, *row))));
+                            }
+                            if is_after {
+                                for row in rows.iter().filter(|row| row.until == End::Open) {
+                                    later.entry(row.order()).and_modify(|known| *known = (place, *row));
+                                }
                             }
                             rows.retain(|row| row.until != End::Open);
                         }
@@ -348,6 +371,13 @@ impl Store {
                         search.each_held((boot, Source::Segment(segment.id)), &losses, &rows, &mut each)?;
                     }
                 }
+            }
+            if is_damaged {
+                for row in in_journal.iter().flatten() {
+                    later.remove(&row.order());
+                }
+                let left = later.into_values().collect();
+                search.each_without_end((boot, &segments), &losses, left, &mut each)?;
             }
             if let Some(rows) = in_journal {
                 search.take_names_of_journal(boot);

@@ -81,9 +81,22 @@ impl Losses {
 
 impl Search<'_> {
     /// An interval as an export has it.
-    pub(super) fn interval(&self, boot: u32, (source, row): (Source, &Row), losses: &Losses) -> Interval {
+    pub(super) fn interval(&self, boot: u32, of: (Source, &Row), losses: &Losses) -> Interval {
+        self.interval_until(boot, of, losses, u64::MAX)
+    }
+
+    /// The same of an interval that may have ended from this time of its boot's clock on, in a
+    /// segment that cannot be read.
+    pub(super) fn interval_until(
+        &self,
+        boot: u32,
+        (source, row): (Source, &Row),
+        losses: &Losses,
+        doubtful_us: u64,
+    ) -> Interval {
         let mut holder = self.holder(boot, (source, row), false);
         let (from_us, until_us) = losses.proved(row);
+        let until_us = until_us.min(doubtful_us);
         let covered_us = self.covered_us(boot);
         let until_us = if row.until == End::Open { until_us.min(covered_us) } else { until_us };
         let known_us = self.longest_part(boot, from_us, until_us);

@@ -155,15 +155,36 @@ impl<'a> Search<'a> {
         rows: &[Row],
         each: &mut impl FnMut(&Interval) -> Result<(), E>,
     ) -> Result<(), E> {
-        for row in rows {
-            let interval = self.interval(boot, (source, row), losses);
-            let end = match interval.holder.until {
-                Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end,
-                Until::Open => u64::MAX,
-            };
-            if interval.holder.since_us <= self.question.to_us && self.question.from_us < end {
-                each(&interval)?;
+        rows.iter().try_for_each(|row| self.if_held(&self.interval(boot, (source, row), losses), each))
+    }
+
+    fn if_held<E>(&self, interval: &Interval, each: &mut impl FnMut(&Interval) -> Result<(), E>) -> Result<(), E> {
+        let end = match interval.holder.until {
+            Until::Ended(end) | Until::Restart(end) | Until::Lost(end) => end,
+            Until::Open => u64::MAX,
+        };
+        let is_held = interval.holder.since_us <= self.question.to_us && self.question.from_us < end;
+        if is_held { each(interval) } else { Ok(()) }
+    }
+
+    /// Calls `each` for open rows of segments, by their places, whose ends no segment or journal
+    /// that can be read has: they may be in one that cannot. As a lookup answers it.
+    pub(super) fn each_without_end<E: From<StoreError>>(
+        &mut self,
+        (boot, segments): (u32, &[&Segment]),
+        losses: &Losses,
+        mut rows: Vec<(usize, Row)>,
+        each: &mut impl FnMut(&Interval) -> Result<(), E>,
+    ) -> Result<(), E> {
+        rows.sort_unstable_by_key(|(place, row)| (*place, row.order()));
+        let mut named = None;
+        for (place, row) in rows {
+            if named.replace(place) != Some(place) {
+                self.load_names(segments[place])?;
             }
+            let (row, doubtful_us) = self.with_end(segments, place, row)?;
+            let of = (Source::Segment(segments[place].id), &row);
+            self.if_held(&self.interval_until(boot, of, losses, doubtful_us), each)?;
         }
         Ok(())
     }
@@ -204,8 +225,7 @@ impl<'a> Search<'a> {
         if let Some(last) = known.of_boot(boot).last() {
             let (mut open, mut names) = (Vec::new(), NameTable::default());
             let read = self.read_open(last, wanted.is_some(), &mut open, &mut names);
-            // An export has no other way to say what is missing.
-            let is_whole = if wanted.is_none() { read.map(|()| true)? } else { self.is_read(last, read)? };
+            let is_whole = self.is_read(last, read)?;
             // What the journal cannot answer then is uncertain by its coverage.
             builder.resume(&last.coverage, open.into_iter(), &names, !is_whole);
         }
@@ -266,7 +286,7 @@ impl<'a> Search<'a> {
     ///
     /// # Errors
     /// Another problem; also if the segment was merged or deleted meanwhile.
-    fn is_read(&mut self, segment: &Segment, read: Result<(), StoreError>) -> Result<bool, StoreError> {
+    pub(super) fn is_read(&mut self, segment: &Segment, read: Result<(), StoreError>) -> Result<bool, StoreError> {
         let error = match read {
             Ok(()) => return Ok(true),
             Err(error) if !error.is_damage() => return Err(error),
