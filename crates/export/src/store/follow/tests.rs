@@ -2,6 +2,7 @@ use super::super::Generated;
 use super::super::Generator;
 use super::super::StoreOptions;
 use super::super::StoreWriter;
+use super::cursor::parse_cursor;
 use super::*;
 
 struct Folder(PathBuf);
