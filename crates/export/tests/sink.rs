@@ -720,7 +720,7 @@ fn a_store_that_cannot_be_read_is_tried_again() {
 }
 
 #[test]
-fn a_cursor_that_cannot_be_written_keeps_nothing_from_being_sent() {
+fn a_cursor_that_cannot_be_written_holds_back_nothing() {
     let mut bed = Bed::new("unwritable");
     let in_the_way = bed.folder.join("new-cursor-one");
     std::fs::create_dir(&in_the_way).unwrap();

@@ -140,7 +140,7 @@ impl fmt::Display for News {
             ),
             News::EndsUnknown => write!(
                 f,
-                "what was open when an earlier run ended is not known: its last records are deleted or lost, so the \
+                "what was open when an earlier run ended is not known: its last records are deleted, damaged or lost, so the \
                  collector hears of no ends"
             ),
         }
@@ -240,8 +240,8 @@ impl Sink {
     /// Starts the thread. It calls `known` for names and limits, and `news` with what happens.
     ///
     /// # Errors
-    /// [`SinkError`]. That the collector does not answer is none, nor that the store cannot be read or
-    /// the cursor not be written: the sink tries again.
+    /// [`SinkError`]. If the collector does not answer, the store cannot be read, or the cursor
+    /// cannot be written, the sink tries again.
     pub fn start(
         options: SinkOptions,
         known: Arc<Mutex<Known>>,

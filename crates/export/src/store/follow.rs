@@ -71,7 +71,7 @@ pub struct Position {
     is_from_start: bool,
     /// How far it is with what was open at the end of that run.
     ends: Ends,
-    /// True if what was open before it is not known, and nobody was told.
+    /// True if what was open before it is not known, and that was not reported yet.
     is_unknown: bool,
     /// The sequence number of the sink's next datagram, for formats that have one. The store does
     /// not use it.
@@ -528,8 +528,8 @@ fn names_at(folder: &Path, catalogue: &Catalogue, frame: u64) -> Result<Names, S
     let Written { footer_offset, bytes, .. } = before.written;
     let segment = SegmentFile::open(&segment_path(folder, before.id), footer_offset, bytes);
     let known = match segment.and_then(|mut segment| segment.names_at(frame)) {
-        // A merge or the retention was faster, or the file is damaged: hosts have no name until it is
-        // recorded again.
+        // A merge or the retention was faster, or the file is damaged: hosts have no name until it
+        // is recorded again.
         Err(error) if error.is_damage() => return Ok(Names::default()),
         known => known?,
     };

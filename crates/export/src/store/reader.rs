@@ -307,8 +307,8 @@ impl Store {
             let in_journal = search.journal.as_mut().and_then(|journal| journal.get_mut(&boot));
             let in_journal = in_journal.map(|window| core::mem::take(&mut window.rows));
             let losses = search.losses(boot);
-            // Intervals that were held in the time in question and ended later, with the place of the
-            // last segment that had them open.
+            // Intervals that were held in the time in question and ended later, with the place of
+            // the last segment that had them open.
             let mut later: HashMap<Order, (usize, Row)> = HashMap::new();
             let mut is_damaged = false;
             for (place, segment) in segments.iter().enumerate() {

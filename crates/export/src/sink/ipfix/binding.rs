@@ -4,8 +4,8 @@
 //! Exact from the start of an instance on, when nothing is open. After lost events of a worker, and
 //! for a sink that begins later, it is not known what a worker holds, until it has reported all its
 //! live state: then what changed unseen is said. Meanwhile a binding that begins is said, and none
-//! that ends: the subscriber may hold something that is not known. What was seen to end meanwhile is
-//! released after the report, or with the run: the collector may know it as bound.
+//! that ends: the subscriber may hold something that is not known. What was seen to end meanwhile
+//! is released after the report, or with the run: the collector may know it as bound.
 
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -243,7 +243,7 @@ fn see(known: &mut HashSet<Pair>, event: &Event, of: (&mut Bound, bool), changes
             hold(bound, pair, changes);
         }
     } else if !is_from_start && !bound.workers.contains_key(&pair) {
-        // The collector may know it from before.
+        // The collector may know it from an earlier connection.
         bound.ended.insert(pair);
     }
 }
@@ -393,7 +393,7 @@ mod tests {
     fn what_ended_unseen_of_a_binding_from_before_is_released() {
         use EventKind::*;
         let mut bindings = Bindings::default();
-        // The collector knows 1, 2 and 3 from before; 4 is new.
+        // The collector knows 1, 2 and 3; 4 is new.
         for subscriber in [1, 2, 3] {
             assert_eq!(say(&mut bindings, 0, &event(MappingEnded, subscriber, 10)), []);
         }

@@ -83,8 +83,8 @@ impl CursorFile {
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let new = self.path.with_file_name(format!("{NEW}{name}"));
         let write = |mut file: File| file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-        // Some file systems (XFS) keep a new name over a power cut, but an empty file with it, unless
-        // it was synced before.
+        // Some file systems (XFS) keep a new name over a power cut, but an empty file with it,
+        // unless it was synced before.
         new_file(&new).and_then(write).map_err(StoreError::io(&new))?;
         fs::rename(&new, &self.path).map_err(StoreError::io(&self.path))
     }

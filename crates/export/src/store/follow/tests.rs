@@ -522,7 +522,7 @@ fn a_damaged_cursor_begins_with_the_oldest_record() {
     let follower = Follower::open(&folder.0, Start::Oldest).unwrap();
     cursor.write(follower.position()).unwrap();
     drop(follower);
-    // Also if it ends before anybody was told.
+    // Also if it ends before that is reported.
     let start = cursor.read().unwrap();
     assert!(matches!(start, Start::At(_)), "{start:?}");
     let mut follower = Follower::open(&folder.0, start).unwrap();
