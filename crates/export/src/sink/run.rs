@@ -140,8 +140,8 @@ impl fmt::Display for News {
             ),
             News::EndsUnknown => write!(
                 f,
-                "what was open when an earlier run ended is not known: its last records are deleted, damaged or lost, so the \
-                 collector hears of no ends"
+                "what was open when an earlier run ended is not known for sure: records of it are deleted, damaged or lost, \
+                 so the collector may not hear of all ends"
             ),
         }
     }

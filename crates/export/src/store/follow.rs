@@ -25,6 +25,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use nat::Instant;
+use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
 use nat::types::WorkerId;
@@ -71,6 +72,8 @@ pub struct Position {
     is_from_start: bool,
     /// How far it is with what was open at the end of that run.
     ends: Ends,
+    /// True if the follower missed allocations or ends of that run.
+    has_gap: bool,
     /// True if what was open before it is not known, and that was not reported yet.
     is_unknown: bool,
     /// The sequence number of the sink's next datagram, for formats that have one. The store does
@@ -144,7 +147,7 @@ pub enum Seen<'a> {
         /// True if it was stopped and has all its records.
         is_clean: bool,
         /// False if the store does not know what was open, because its last segment is deleted or
-        /// damaged, or lacks records that were seen.
+        /// damaged, or lacks records that were seen, or if the follower missed some.
         are_ends_known: bool,
         /// The next number of each worker.
         workers: &'a BTreeMap<u8, u64>,
@@ -216,6 +219,7 @@ impl Follower {
             }
             Start::Oldest => Some(oldest(folder, &catalogue)?),
         };
+        let is_new = position.is_none();
         let mut follower = match position {
             Some(position) => {
                 let hosts = names_before(folder, &catalogue, &position)?;
@@ -230,6 +234,10 @@ impl Follower {
                 Follower { reports_ends: true, ..follower }
             }
         };
+        if is_new {
+            // Nobody got anything before.
+            follower.position.has_gap = false;
+        }
         follower.lost = 0;
         Ok(follower)
     }
@@ -447,13 +455,14 @@ impl Follower {
             position.workers.clear();
             position.is_from_start = true;
             position.ends = Ends::Pending;
+            position.has_gap = false;
         }
         let (named, hosts) = hosts;
         if named.replace(frame.boot) != Some(frame.boot) {
             hosts.clear();
         }
         let clocks = catalogue.boots.get(frame.boot as usize).map_or(&[][..], |boot| &boot.clocks);
-        let Position { workers, is_from_start, .. } = position;
+        let Position { workers, is_from_start, has_gap, .. } = position;
         let is_readable = frame.events(|worker, event| {
             let unix_us = unix_us(clocks, event.at.as_micros());
             let next = workers.entry(worker).or_insert(if *is_from_start { 1 } else { event.sequence });
@@ -465,10 +474,12 @@ impl Follower {
             if event.sequence > *next {
                 let gap = gap_event(*next, event.sequence - *next, event.at);
                 *lost += event.sequence - *next;
+                *has_gap = true;
                 let subscriber = hosts.subscriber_of(WorkerId(worker), &gap);
                 each(Seen::Event { worker: WorkerId(worker), event: &gap, subscriber, unix_us, is_of_last_run });
             }
             let amount = if event.kind == EventKind::Gap { u64::from(event.amount).max(1) } else { 1 };
+            *has_gap |= event.kind == EventKind::Gap && event.cause != Cause::NoAllocation;
             *next = event.sequence.saturating_add(amount);
             let subscriber = hosts.subscriber_of(WorkerId(worker), event);
             each(Seen::Event { worker: WorkerId(worker), event, subscriber, unix_us, is_of_last_run });

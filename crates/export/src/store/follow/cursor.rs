@@ -69,6 +69,9 @@ impl CursorFile {
                 Ends::From(address) => text += &format!(" ends {address}"),
                 Ends::Reported => text += " ends reported",
             }
+            if position.has_gap {
+                text += " gap 1";
+            }
             if position.datagram != 0 {
                 text += &format!(" datagram {}", position.datagram);
             }
@@ -165,6 +168,7 @@ pub(super) fn parse_cursor(text: &str) -> Option<(Position, u64)> {
                     match (name, value) {
                         ("ends", "reported") => position.ends = Ends::Reported,
                         ("ends", address) => position.ends = Ends::From(address.parse().ok()?),
+                        ("gap", _) => position.has_gap = true,
                         ("datagram", number) => position.datagram = number.parse().ok()?,
                         // Of a later release.
                         _ => {}

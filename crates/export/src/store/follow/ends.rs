@@ -237,7 +237,9 @@ impl Follower {
         }
         if position.ends == Ends::Pending {
             if !is_read {
-                *lost += missing_of(catalogue, run, &position.workers, each);
+                let missing = missing_of(catalogue, run, &position.workers, each);
+                *lost += missing;
+                position.has_gap |= missing > 0;
                 let all = catalogue.segments.values().chain(&catalogue.deleted).filter(|segment| segment.boot == run);
                 for (worker, _, last) in all.flat_map(|segment| &segment.coverage.workers) {
                     let next = position.workers.entry(*worker).or_default();
@@ -277,7 +279,7 @@ impl Follower {
             position.ends = Ends::From(row.external);
         }
         if piece.is_last {
-            let are_ends_known = is_known && has_seen(catalogue, run, &position.workers);
+            let are_ends_known = is_known && !position.has_gap && has_seen(catalogue, run, &position.workers);
             let (unix_us, workers) = (unix_us(&boot.clocks, end_us), &position.workers);
             let unnamed = line::Names::default();
             let names = ending.as_ref().map_or(&unnamed, |ending| &ending.names);

@@ -449,6 +449,33 @@ fn a_damaged_segment_before_the_last_leaves_ends_unknown() {
 }
 
 #[test]
+fn ends_are_unknown_after_lost_records_of_the_run() {
+    let gap =
+        |cause| Event { sequence: 3, amount: 4, ..Event::new(EventKind::Gap, Instant::from_micros(9)) }.because(cause);
+    let created = |number: u16| mapping(u64::from(number), EventKind::MappingCreated, (ADDRESS, number), 5);
+    // One may have ended, and that had no record, or the follower missed it.
+    let lost = [created(1), created(2), gap(Cause::None)];
+    let minor = [created(1), created(2), gap(Cause::NoAllocation)];
+    let missed = [created(1), created(2), created(7)];
+    for (events, are_known) in [(&lost, false), (&minor, true), (&missed, false)] {
+        let folder = Folder::new("gap");
+        let mut writer = open(&folder, 0);
+        let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
+        let cursor = CursorFile::new(&folder.0, "c", 1 << 30);
+        cursor.write(follower.position()).unwrap();
+        put(&mut writer, 10, events);
+        read(&mut follower);
+        cursor.write(follower.position()).unwrap();
+        let mut late = Follower::open(&folder.0, Start::Now).unwrap();
+        let mut resumed = Follower::open(&folder.0, cursor.read().unwrap()).unwrap();
+        writer.finish(at(20), at(20).monotonic_us, false).unwrap();
+        for (follower, are_known) in [(&mut follower, are_known), (&mut resumed, are_known), (&mut late, true)] {
+            assert_eq!(Reported::all(follower).over, [(at(20).unix_us, true, are_known)], "{events:?}");
+        }
+    }
+}
+
+#[test]
 fn frames_behind_damage_are_read_and_the_rest_is_a_gap() {
     let folder = Folder::new("bit");
     let options = StoreOptions { has_threads: false, ..StoreOptions::default() };
