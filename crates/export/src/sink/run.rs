@@ -136,7 +136,8 @@ impl fmt::Display for News {
             ),
             News::Unkept(why) => write!(
                 f,
-                "cannot write how far it is: {why}; trying again; after a restart its collector may get records twice"
+                "cannot write how far it is: {why}; trying again; a restart before that may repeat records, or pass over \
+                 those that a new sink has not sent"
             ),
             News::EndsUnknown => write!(
                 f,
