@@ -1,6 +1,7 @@
 """Routes over ports that lose their link."""
 
 import contextlib
+from types import SimpleNamespace
 
 from kit import *
 from netlab.namespace import connect
@@ -10,6 +11,14 @@ from netlab.topology import SRV1
 from test_routing import CORE
 from test_routing import explained
 from test_routing import used_route
+from test_routing_recipes import BORDER
+from test_routing_recipes import INSIDE
+from test_routing_recipes import OUTSIDE
+from test_routing_recipes import POOL
+from test_routing_recipes import SERVER
+from test_routing_recipes import Echo
+from test_routing_recipes import Flows
+from test_routing_recipes import running
 
 # The second link to the core router.
 SECOND, SECOND_CORE = "198.51.105.2", "198.51.105.1"

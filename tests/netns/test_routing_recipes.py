@@ -216,6 +216,25 @@ def ospf_of_both_sides_tells_each_only_what_it_needs(n):
 
 
 @test("kernel_routes")
+def packets_to_unknown_subscribers_never_leave_outside(n):
+    """RFC 6598, section 4: also while no route of the kernel leads to them."""
+    with running(n, "unknown") as (hosts, instance):
+        hosts.access.ip("route", "add", "default", "via", INSIDE)
+        hosts.nat.ip("route", "add", "default", "via", BORDER, "dev", "nx-outside")
+        expect(wait_until(lambda: instance.used("0.0.0.0/0"), 15, 0.1), "the default route")
+        unknown = "100.99.0.1"
+        found = [(route["source"], route["prefix"]) for route in instance.show("routes", "--address", unknown) if route["used"]]
+        expect(("excluded", "100.64.0.0/10") in found, f"routes of {unknown}: {found}")
+        why = instance.command("why", "udp", "100.64.0.10:5000", f"{unknown}:53")[1]
+        expect("no_route" in why and "leads inside: never sent outside" in why, f"why: {why}")
+        counted = lambda: {one["name"]: one["value"] for one in instance.show("counters", "--all")}.get("no_route", 0)  # noqa: E731
+        before = counted()
+        with sockets(udp(hosts.subs, address="100.64.0.10")) as sock:
+            sock.sendto(b"x", (unknown, 53))
+            expect(wait_until(lambda: counted() == before + 1, 10, 0.1), f"no_route: {counted() - before} more")
+
+
+@test("kernel_routes")
 def a_default_route_heard_inside_stays_behind_the_one_outside(n):
     """Also with the better metric, and when the one outside was gone for a while."""
     inside, outside = "default-information originate always metric 1", "default-information originate always metric 20"

@@ -363,12 +363,14 @@ impl Row for Route {
         let of_several = self.next_hops.len() > 1;
         let hops = self.next_hops.iter().map(|hop| {
             let via = hop.via.as_ref().map_or_else(|| "on link".to_owned(), |via| format!("via {via}"));
-            let notes = match (of_several, hop.link_up) {
-                (true, true) => format!(" ({})", hop.weight),
-                (true, false) => format!(" ({}, no link)", hop.weight),
-                (false, true) => String::new(),
-                (false, false) => " (no link)".to_owned(),
+            let weight = of_several.then(|| hop.weight.to_string());
+            let fault = match (hop.link_up, hop.device_up) {
+                (false, _) => Some("no link".to_owned()),
+                (true, false) => Some("kernel device".to_owned()),
+                (true, true) => None,
             };
+            let notes: Vec<String> = weight.into_iter().chain(fault).collect();
+            let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
             format!("{} {via}{notes}", hop.interface)
         });
         let hops: Vec<String> = hops.collect();

@@ -116,9 +116,11 @@ pub struct RouteNextHop {
     pub via: Option<String>,
     /// Share of the subscribers, relative to the other next hops.
     pub weight: u16,
-    /// Its interface has link, and the device of that in the kernel, if any, is set up. Only such
-    /// next hops are used.
+    /// Its interface has link. Only such next hops are used.
     pub link_up: bool,
+    /// The device of its interface in the kernel, if any, is set up and can use all addresses. Only
+    /// such next hops are used.
+    pub device_up: bool,
 }
 
 /// A neighbour in the cache of one worker.

@@ -134,7 +134,7 @@ impl Health {
         self.has_link(interface) && !self.devices_down6.contains(&interface)
     }
 
-    fn has_link(&self, interface: InterfaceId) -> bool {
+    pub(super) fn has_link(&self, interface: InterfaceId) -> bool {
         self.interfaces_up.get(interface.index()).copied().unwrap_or(false)
     }
 }

@@ -6,6 +6,7 @@ use core::hash::Hash;
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use nat::Settings;
@@ -61,6 +62,8 @@ pub trait Family: Copy + Ord + Hash + Debug + Display + Send + Sync + 'static {
     fn ip(address: Self::Address) -> IpAddr;
     /// Connected and static routes.
     fn fixed(settings: &Settings) -> Vec<(Table, Self, Source, Hop<Self::Address>)>;
+    /// Prefixes of subscribers, which lead inside even while no route does.
+    fn subscribers(settings: &Settings) -> BTreeSet<Self>;
     /// All routes of this family.
     fn rib(routing: &Routing) -> &Mutex<RibOf<Self>>;
     /// What is in the workers' tables of this family.
@@ -86,6 +89,13 @@ fn table_of(settings: &Settings, id: InterfaceId) -> Option<Table> {
 }
 
 impl Family for Prefix {
+    fn subscribers(settings: &Settings) -> BTreeSet<Prefix> {
+        // Without routes of the kernel, each has a route of the configuration.
+        let pools = settings.pools.iter().filter(|_| settings.live_routes);
+        let all = pools.flat_map(|pool| &pool.subscribers).copied();
+        all.filter(|prefix| *prefix != Prefix::ALL).collect()
+    }
+
     type Address = u32;
 
     const LENGTH_MAX: u8 = 32;
@@ -165,6 +175,10 @@ impl Family for Prefix {
 }
 
 impl Family for Prefix6 {
+    fn subscribers(_: &Settings) -> BTreeSet<Prefix6> {
+        BTreeSet::new()
+    }
+
     type Address = u128;
 
     const LENGTH_MAX: u8 = 128;

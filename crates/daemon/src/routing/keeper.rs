@@ -474,10 +474,20 @@ impl Follower {
         }
         let interfaces = || (0..health.interfaces_up.len() as u16).map(InterfaceId);
         let is_up: Vec<bool> = interfaces().map(|interface| health.is_up(interface)).collect();
-        self.moved.extend(lock(&self.routing.rib).set_links(&is_up));
+        let faulty = |is_up: &[bool]| -> Vec<InterfaceId> {
+            let up = interfaces().zip(is_up);
+            up.filter(|(id, is_up)| !**is_up && health.has_link(*id)).map(|(id, _)| id).collect()
+        };
+        {
+            let mut rib = lock(&self.routing.rib);
+            self.moved.extend(rib.set_links(&is_up));
+            rib.set_faulty(faulty(&is_up));
+        }
         if self.has_ipv6() {
             let is_up6: Vec<bool> = interfaces().map(|interface| health.is_up6(interface)).collect();
-            self.moved.extend(lock(&self.routing.rib6).set_links(&is_up6));
+            let mut rib = lock(&self.routing.rib6);
+            self.moved.extend(rib.set_links(&is_up6));
+            rib.set_faulty(faulty(&is_up6));
         }
         self.retries = true;
     }

@@ -5,7 +5,8 @@
 //! one to those of the kernel, and of these the lowest metric. Next hops over interfaces without
 //! link do not count, and a route that has no others counts only if all routes of its prefix are
 //! so. A prefix that leads inside is excluded outside, unless a route outside has the same prefix
-//! (RFC 6598 §4). IPv6 excludes none.
+//! (RFC 6598 §4). With routes of the kernel, so are the prefixes of subscribers, which may be unknown
+//! for a while. IPv6 excludes none.
 
 use core::ops::Bound;
 use std::collections::BTreeMap;
@@ -127,7 +128,18 @@ pub struct Candidate<A = u32> {
     pub hops: Vec<Hop<A>>,
 }
 
-/// Interfaces without link.
+/// Whether a next hop is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HopState {
+    /// It is.
+    Usable,
+    /// Its interface has no link.
+    NoLink,
+    /// Its interface has link, but the device of that in the kernel is not as it should be.
+    DeviceFault,
+}
+
+/// Interfaces without link, or with a fault of their device in the kernel.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Dead(Vec<InterfaceId>);
 
@@ -287,6 +299,10 @@ pub struct RibOf<P: Family> {
     /// By object: the prefixes with a route of the kernel that names it.
     named: HashMap<u32, BTreeSet<(Table, P)>>,
     dead: Dead,
+    /// Of the dead interfaces, those that have link.
+    faulty: Vec<InterfaceId>,
+    /// Prefixes of subscribers: see [`Family::subscribers`].
+    subscribers: BTreeSet<P>,
     /// Prefixes whose best route is not in the tables of the workers.
     refused: BTreeSet<(Table, P)>,
     /// The last reading of all routes of the kernel. Its number comes again after 256 others.
@@ -301,6 +317,8 @@ impl<P: Family> RibOf<P> {
             hops: HopLists::new(),
             named: HashMap::new(),
             dead: Dead::default(),
+            faulty: Vec::new(),
+            subscribers: BTreeSet::new(),
             refused: BTreeSet::new(),
             reading: 0,
         };
@@ -314,6 +332,7 @@ impl<P: Family> RibOf<P> {
         for routes in &mut self.tables {
             routes.fixed.clear();
         }
+        self.subscribers = P::subscribers(settings);
         for (table, prefix, source, hop) in P::fixed(settings) {
             if let Some(routes) = self.tables.get_mut(table.index()) {
                 routes.fixed.insert(prefix, Candidate { source, hops: vec![hop] });
@@ -483,7 +502,12 @@ impl<P: Family> RibOf<P> {
         routes.further.get_mut(&prefix)?.iter_mut().find(|stored| stored.metric == metric)
     }
 
-    /// Takes over which interfaces have a link. Returns those for which that has changed.
+    /// Notes which of the interfaces that cannot be used have link, for people.
+    pub fn set_faulty(&mut self, faulty: Vec<InterfaceId>) {
+        self.faulty = faulty;
+    }
+
+    /// Takes over which interfaces can be used. Returns those for which that has changed.
     pub fn set_links(&mut self, is_up: &[bool]) -> Vec<InterfaceId> {
         let down = is_up.iter().enumerate().filter(|(_, is_up)| !**is_up);
         let dead = Dead(down.map(|(number, _)| InterfaceId(number as u16)).collect());
@@ -568,9 +592,13 @@ impl<P: Family> RibOf<P> {
         self.in_order(routes, prefix).position(|hops| hops.count()).unwrap_or(0)
     }
 
-    /// Whether the interface of a next hop has a link.
-    pub fn has_link(&self, hop: &Hop<P::Address>) -> bool {
-        !self.dead.has(hop)
+    /// Whether a next hop is used.
+    pub fn state(&self, hop: &Hop<P::Address>) -> HopState {
+        match self.dead.has(hop) {
+            false => HopState::Usable,
+            true if self.faulty.contains(&hop.interface) => HopState::DeviceFault,
+            true => HopState::NoLink,
+        }
     }
 
     /// The routes of the kernel for a prefix, in the order of preference.
@@ -587,10 +615,11 @@ impl<P: Family> RibOf<P> {
         .collect()
     }
 
-    /// All prefixes with connected or static routes.
+    /// All prefixes with connected or static routes, and those of subscribers.
     pub fn fixed_prefixes(&self) -> impl Iterator<Item = (Table, P)> + '_ {
-        let tables = Table::all(self.tables.len().saturating_sub(1));
-        tables.zip(&self.tables).flat_map(|(table, routes)| routes.fixed.keys().map(move |prefix| (table, *prefix)))
+        let tables = Table::all(self.tables.len().saturating_sub(1)).zip(&self.tables);
+        let fixed = tables.flat_map(|(table, routes)| routes.fixed.keys().map(move |prefix| (table, *prefix)));
+        fixed.chain(self.subscribers.iter().map(|prefix| (Table::Outside, *prefix)))
     }
 
     /// Whether a route that counts in a table has a next hop of this kind.
@@ -622,7 +651,7 @@ impl<P: Family> RibOf<P> {
             let by_kernel = || routes.kernel.get(&prefix).is_some_and(|stored| !self.hops.get(stored.hops).is_empty());
             routes.fixed.contains_key(&prefix) || by_kernel()
         };
-        self.tables.iter().skip(1).any(leads)
+        self.subscribers.contains(&prefix) || self.tables.iter().skip(1).any(leads)
     }
 
     /// The first prefix of a table from `from` on, in the order of address and length.
@@ -638,7 +667,8 @@ impl<P: Family> RibOf<P> {
             return own;
         }
         // Excluded prefixes have no entry of their own.
-        self.tables.iter().skip(1).filter_map(first).chain(own).min()
+        let subscribers = self.subscribers.range((from, Bound::Unbounded)).next().copied();
+        self.tables.iter().skip(1).filter_map(first).chain(own).chain(subscribers).min()
     }
 
     /// The longest prefix of a table that contains `address` and has a route.

@@ -19,6 +19,7 @@ use super::routes::interface_name;
 use crate::instance::Instance;
 use crate::neighbour::AnyView;
 use crate::routing::rib::Hop;
+use crate::routing::rib::HopState;
 use crate::routing::rib::Rib;
 
 /// The steps of a packet that the engine sends, and the verdict it ends with.
@@ -34,8 +35,14 @@ pub(super) fn after(instance: &Instance, explained: &Explanation) -> Result<(Vec
     let Some((interface, next_hop)) = routed else { return Ok((Vec::new(), verdict)) };
     let is_known = next_hop.is_multicast() || has_station(instance, interface, next_hop)?;
     let name = interface_name(instance.shared().settings(), interface);
+    let state = state_of(instance, interface)?;
     let link = |detail: String| {
-        let decision = format!("interface \"{name}\" has no link, or its kernel device is down");
+        let decision = match state {
+            HopState::DeviceFault => {
+                format!("the kernel device of interface \"{name}\" is not as it should be: see the log of natrix run")
+            }
+            _ => format!("interface \"{name}\" has no link"),
+        };
         Step { step: "link".to_owned(), decision, detail }
     };
     let neighbour = |detail: &str| {
@@ -43,18 +50,21 @@ pub(super) fn after(instance: &Instance, explained: &Explanation) -> Result<(Vec
         Step { step: "neighbour".to_owned(), decision, detail: detail.to_owned() }
     };
     let unresolved = Verdict::NeighbourUnresolved;
-    Ok(match (has_link(instance, interface)?, is_known) {
-        (true, true) => (Vec::new(), verdict),
-        (true, false) => {
+    Ok(match (state, is_known) {
+        (HopState::Usable, true) => (Vec::new(), verdict),
+        (HopState::DeviceFault, true) => {
+            (vec![link(format!("sent all the same: the station of {next_hop} is known"))], verdict)
+        }
+        (HopState::Usable, false) => {
             let waits = "the packet waits for the answer; without one it is counted as neighbour_unresolved";
             (vec![neighbour(waits)], verdict)
         }
-        (false, true) => {
+        (HopState::NoLink, true) => {
             let (counted, refused) = (verdict.name(), Verdict::TransmitFull.name());
             let lost = format!("lost there: counted as {counted}, or as {refused} if the driver refuses it");
             (vec![link(lost)], verdict)
         }
-        (false, false) => {
+        (_, false) => {
             let unasked = neighbour("nobody can answer over this interface");
             (vec![link("no route over another interface is preferred".to_owned()), unasked], unresolved)
         }
@@ -62,13 +72,17 @@ pub(super) fn after(instance: &Instance, explained: &Explanation) -> Result<(Vec
 }
 
 /// Whether packets can leave by an interface.
-fn has_link(instance: &Instance, interface: InterfaceId) -> Result<bool, Fault> {
+fn state_of(instance: &Instance, interface: InterfaceId) -> Result<HopState, Fault> {
     let port = instance.description.links.get(interface.index()).map(|link| link.port);
     let ports_up = instance.ports_up(&instance.snapshot(0)?.ports_up);
     let is_up = port.and_then(|port| ports_up.get(port.index()).copied()).unwrap_or(false);
     // The thread that follows the kernel also knows of devices that stand for ports.
     let hop = Hop { interface, gateway: 0, weight: 1 };
-    Ok(is_up && (instance.routing().is_none() || instance.with_routes(|rib: &Rib| rib.has_link(&hop))))
+    Ok(match is_up {
+        false => HopState::NoLink,
+        true if instance.routing().is_none() => HopState::Usable,
+        true => instance.with_routes(|rib: &Rib| rib.state(&hop)),
+    })
 }
 
 /// Whether a worker knows the station of a neighbour.

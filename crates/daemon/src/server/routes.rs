@@ -30,6 +30,7 @@ use crate::routing::announcement::UNREACHABLE;
 use crate::routing::family::Family;
 use crate::routing::rib::Candidate;
 use crate::routing::rib::Hop;
+use crate::routing::rib::HopState;
 use crate::routing::rib::Rib;
 use crate::routing::rib::Rib6;
 use crate::routing::rib::RibOf;
@@ -219,22 +220,31 @@ fn described<P: Family>(
     let best = rib.used(table, prefix);
     let best_source = candidates.get(best).map(|candidate| candidate.source);
     let is_shadowed = longest.is_some_and(|longest| longest != prefix);
-    let has_link = |candidate: &Candidate<P::Address>| candidate.hops.iter().any(|hop| rib.has_link(hop));
-    let is_dead = |candidate: &Candidate<P::Address>| !candidate.hops.is_empty() && !has_link(candidate);
+    // What keeps all its next hops from being used.
+    let dead = |candidate: &Candidate<P::Address>| {
+        let states: Vec<HopState> = candidate.hops.iter().map(|hop| rib.state(hop)).collect();
+        let is_dead = !states.is_empty() && !states.contains(&HopState::Usable);
+        is_dead.then(|| match states.contains(&HopState::DeviceFault) {
+            true => "the kernel device of its interface is not as it should be (see the log)",
+            false => "its interface has no link",
+        })
+    };
     let route = |(place, candidate): (usize, &Candidate<P::Address>)| {
         let is_best = place == best;
         let used = is_best && !is_shadowed && !rib.is_refused(table, prefix);
         let reason = match best_source {
             _ if is_best && is_shadowed => "a longer prefix covers the address".to_owned(),
             _ if is_best && rib.is_refused(table, prefix) => NO_ROOM.to_owned(),
-            _ if is_dead(candidate) && is_best => "its interface has no link, and there is no other route".to_owned(),
-            _ if is_dead(candidate) => "its interface has no link".to_owned(),
+            _ if let Some(why) = dead(candidate) => match is_best {
+                true => format!("{why}, and there is no other route"),
+                false => why.to_owned(),
+            },
             _ if is_best && candidate.source == Source::Excluded => preferred(candidate.source).to_owned(),
             _ if is_best && candidates.len() == 1 && longest.is_some() => {
                 "the longest prefix of the address".to_owned()
             }
             _ if is_best && candidates.len() == 1 => "the only route of this prefix".to_owned(),
-            _ if is_best && place > 0 => "the interfaces of the preferred routes have no link".to_owned(),
+            _ if is_best && place > 0 => "the preferred routes cannot be used".to_owned(),
             _ if is_best => preferred(candidate.source).to_owned(),
             Some(best) => beaten(best, candidate.source).to_owned(),
             None => String::new(),
@@ -276,7 +286,8 @@ fn route_of<P: Family>(
         interface: interface_name(settings, hop.interface),
         via: (hop.gateway != P::Address::default()).then(|| P::ip(hop.gateway).to_string()),
         weight: hop.weight,
-        link_up: rib.has_link(hop),
+        link_up: !matches!(rib.state(hop), HopState::NoLink),
+        device_up: !matches!(rib.state(hop), HopState::DeviceFault),
     };
     let (source, protocol, metric) = match candidate.source {
         Source::Connected => (RouteSource::Connected, None, None),

@@ -128,6 +128,41 @@ fn what_leads_inside_is_excluded_outside() {
 }
 
 #[test]
+fn a_fault_of_a_device_is_told_from_a_lost_link() {
+    let mut rib = Rib::of(&settings());
+    let hop = |interface| Hop { interface: InterfaceId(interface), gateway: 7, weight: 1 };
+    assert_eq!(rib.state(&hop(1)), HopState::Usable);
+    rib.set_links(&[false, false]);
+    rib.set_faulty(vec![InterfaceId(1)]);
+    assert_eq!((rib.state(&hop(0)), rib.state(&hop(1))), (HopState::NoLink, HopState::DeviceFault));
+    rib.set_links(&[false, true]);
+    assert_eq!(rib.state(&hop(1)), HopState::Usable);
+}
+
+#[test]
+fn prefixes_of_subscribers_are_excluded_while_no_route_leads() {
+    let pool = |subscribers: &[&str]| nat::settings::Pool {
+        subscribers: subscribers.iter().map(|text| prefix(text)).collect(),
+        ..nat::settings::Pool::default()
+    };
+    let (pools, all) = (vec![pool(&["100.72.0.0/13", "0.0.0.0/0"])], prefix("100.72.0.0/13"));
+    let mut rib = Rib::of(&Settings { pools: pools.clone(), ..settings() });
+    assert_eq!(sources(&rib, Table::Outside, "100.72.0.0/13"), [], "without routes of the kernel, check wants them");
+    rib.set_fixed(&Settings { pools, live_routes: true, ..settings() });
+    assert_eq!(sources(&rib, Table::Outside, "100.72.0.0/13"), [Source::Excluded]);
+    assert_eq!(sources(&rib, Table::Outside, "0.0.0.0/0"), [Source::Static]);
+    assert_eq!(rib.longest(Table::Outside, u32::from_be_bytes([100, 73, 0, 1])), Some(all));
+    assert_eq!(rib.next_prefix(Table::Outside, Bound::Excluded(prefix("100.64.0.0/10"))), Some(all));
+    assert!(rib.fixed_prefixes().any(|one| one == (Table::Outside, all)), "a reload that removes the pool sees it");
+    assert_eq!(sources(&rib, Table::Inside(RealmId(0)), "100.72.0.0/13"), []);
+    rib.set_kernel(Table::Outside, all, &[kernel(20, 8)]);
+    assert_eq!(rib.best(Table::Outside, all).map(<[Hop]>::len), Some(1), "a route outside counts");
+    rib.set_kernel(Table::Outside, all, &[]);
+    rib.set_fixed(&settings());
+    assert_eq!(sources(&rib, Table::Outside, "100.72.0.0/13"), []);
+}
+
+#[test]
 fn routes_over_interfaces_without_link_do_not_count() {
     let mut settings = settings();
     settings.interfaces.push(settings.interfaces[1].clone());
