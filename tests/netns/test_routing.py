@@ -433,6 +433,12 @@ def bgp_of_bird_brings_routes_and_announces_the_pool(n):
         expect(reaches(n, port), "a subscriber reaches srv1 by the learned route")
         wait_for_pool(core, True, "the pool is announced")
         expect(f"{POOL[3]}/32" not in core.bgp_routes(), f"only prefixes of the list: {core.bgp_routes()}")
+        # As DHCP does it by a management port. FRR would take the learned route away.
+        n.nat.ip("route", "add", LEARNED, "dev", "lo")
+        time.sleep(2)
+        learned = used_route(n, LEARNED)
+        n.nat.ip("route", "del", LEARNED, "dev", "lo")
+        expect(learned, "the learned route stays beside that of another program")
         drain(n)
         try:
             wait_for_pool(core, False, "the neighbour has withdrawn the pool")

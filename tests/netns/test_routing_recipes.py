@@ -333,6 +333,27 @@ def a_management_port_with_a_table_of_its_own_leaves_the_default_alone(n):
 
 
 @test("kernel_routes")
+def open_ports_of_the_machine_can_be_closed_by_device(n):
+    with running(n, "ports") as (hosts, instance):
+        hosts.access.ip("route", "add", "default", "via", INSIDE)
+        hosts.border.ip("route", "add", OUTSIDE, "dev", "eth0")
+        with sockets(listener(hosts.nat, 22)):
+
+            def open_by():
+                """From where a connection to SSH opens."""
+                found = set()
+                for host, address in ((hosts.access, INSIDE), (hosts.border, OUTSIDE)):
+                    with sockets(tcp(host, timeout=1.0)) as sock, contextlib.suppress(OSError):
+                        sock.connect((address, 22))
+                        found.add(address)
+                return found
+
+            expect_equal(open_by(), {INSIDE, OUTSIDE}, "before")
+            hosts.nat.run(["sh", "-e", "-c", recipe("open-ports")["nft"]], check=True)
+            expect_equal(open_by(), {OUTSIDE}, "after")
+
+
+@test("kernel_routes")
 def a_restart_waits_until_the_traffic_has_left(n):
     """The commands of docs/operations.md, with a shorter wait and a systemctl that only says what it would do."""
     page = (REPOSITORY / "docs/operations.md").read_text()

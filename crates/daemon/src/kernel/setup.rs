@@ -215,6 +215,14 @@ pub fn devices_outside(config: &Config) -> impl Iterator<Item = (&str, Option<u3
     outside.filter_map(|((_, name), table)| Some((name.as_deref()?, *table)))
 }
 
+/// Whether the configuration itself has a default route outside.
+pub fn has_default_outside(config: &Config) -> bool {
+    config.nat.routes.iter().filter(|route| route.prefix == Prefix::ALL).any(|route| {
+        let interface = config.nat.interfaces.get(route.interface.index());
+        interface.is_some_and(|interface| interface.side == Side::Outside)
+    })
+}
+
 /// Names of the devices with a subnet that a device of another VRF, or of the outside, has too.
 pub fn devices_with_shared_subnets(config: &Config) -> Vec<&str> {
     let named = config.nat.interfaces.iter().zip(&config.kernel);

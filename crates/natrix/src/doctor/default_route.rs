@@ -3,6 +3,7 @@
 
 use config::Config;
 use daemon::kernel::setup::devices_outside;
+use daemon::kernel::setup::has_default_outside;
 
 use crate::doctor::Finding;
 use crate::doctor::Level;
@@ -24,6 +25,13 @@ pub(super) fn check(files: &Files, config: &Config) -> Option<Finding> {
     let is_main = |(name, table): (&str, Option<u32>)| table.map_or_else(|| !is_in_vrf(name), |table| table == MAIN);
     if !devices_outside(config).any(is_main) {
         return None;
+    }
+    if has_default_outside(config) {
+        return Some(ok("default route", "in the configuration, so none of the kernel counts outside"));
+    }
+    // BIRD adds its own beside others.
+    if files.exists("run/bird/bird.ctl") && !files.exists("run/frr/zserv.api") {
+        return Some(ok("default route", "BIRD leaves the one it has learned beside others"));
     }
     let routes = files.text("proc/net/route");
     let mut others: Vec<&str> = routes.lines().skip(1).filter_map(default_by).collect();
@@ -87,6 +95,11 @@ mod tests {
         let warned = found(&both, &usual, &[]).unwrap();
         assert_eq!(warned.level, Level::Warning, "{warned:?}");
         assert!(warned.seen.starts_with("a default route leads by eth0, wlan0, which"), "{warned:?}");
+        let fixed = config("", &format!("{follows}[[route]]\nprefix = \"0.0.0.0/0\"\nvia = \"192.0.2.1\"\n"));
+        assert_eq!(found(&both, &fixed, &[]).unwrap().level, Level::Ok, "Natrix prefers its own");
+        let bird = ("run/bird/bird.ctl", "");
+        assert_eq!(found(&both, &usual, &[bird]).unwrap().level, Level::Ok);
+        assert_eq!(found(&both, &usual, &[bird, ("run/frr/zserv.api", "")]).unwrap().level, Level::Warning);
         assert_eq!(found(&both, &config("", ""), &[]), None, "routes are those of the file");
         assert_eq!(found(&both, &config("kernel_table = 10\n", follows), &[]), None, "another table");
         assert_eq!(found(&both, &usual, &[("sys/class/net/nx-out/master/ifindex", "7")]), None, "a VRF device");
