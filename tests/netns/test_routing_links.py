@@ -264,6 +264,22 @@ def a_port_of_packet_sockets_that_others_use_is_left_alone(n):
 
 
 @test("routing_links")
+def a_port_of_pcap_is_closed_to_the_kernel_and_loses_its_link(n):
+    """With a word for each direction, as its driver has them."""
+    with with_driver(n, "pcap", "net_af_packet") as (hosts, instance):
+        expect_equal(instance.stop(), None, "end of the instance before")
+        text = instance.configuration.read_text()
+        instance.configuration.write_text(text.replace("net_af_packet1,iface=outside", "net_pcap1,rx_iface=outside,tx_iface=outside"))
+        begin_again(hosts, instance)
+        tables = hosts.nat.run(["nft", "list", "tables"])[1]
+        expect("-outside" in tables and "-inside" in tables, f"tables: {tables}")
+        expect("port outside: kernel" in instance.doctor(), f"doctor: {instance.doctor()}")
+        hosts.border.ip("link", "set", "eth0", "down")
+        expect(wait_until(lambda: withheld(instance) is not None, 10, 0.1), "the other end is down")
+        expect(wait_until(lambda: "port outside: the link is down" in instance.daemon.log(), 10, 0.1), instance.daemon.log()[-2000:])
+
+
+@test("routing_links")
 def a_fault_of_a_kernel_device_is_not_called_a_lost_link(n):
     with with_driver(n, "fault", "net_af_xdp") as (hosts, instance), Echo(hosts.server):
         with Flows(hosts.subs, range(5), 0.1, SERVER) as flows:
