@@ -56,7 +56,7 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
             Err(error) => return Err(error.into()),
         };
         note(&mut drained, status.as_ref());
-        // A rate says nothing of single packets.
+        // The rate is cut down to whole packets a second, so single packets are missing from it.
         let before = core::mem::replace(&mut forwarded, status.as_ref().ok().map(|status| status.packets_forwarded));
         let is_quiet = drained.packets_per_second == Some(0) && forwarded.is_some() && forwarded == before;
         quiet = if is_quiet { quiet + 1 } else { 0 };

@@ -378,7 +378,7 @@ impl Follower {
         }
     }
 
-    /// Whether a device, by the kernel's number, is one of Natrix or a VRF device that one is in.
+    /// Whether a device, by the kernel's number, is one of Natrix, or the VRF device of one.
     fn is_of_routes(&self, device: u32) -> bool {
         let is_own = self.devices.interfaces.iter().any(|(_, own)| *own == device);
         is_own || self.masters.contains(&device)

@@ -5,8 +5,8 @@
 //! one to those of the kernel, and of these the lowest metric. Next hops over interfaces without
 //! link do not count, and a route that has no others counts only if all routes of its prefix are
 //! so. A prefix that leads inside is excluded outside, unless a route outside has the same prefix
-//! (RFC 6598 §4). With routes of the kernel, so are the prefixes of subscribers, which may be unknown
-//! for a while. IPv6 excludes none.
+//! (RFC 6598 §4). With routes of the kernel, so are the prefixes of subscribers, which may be
+//! unknown for a while. IPv6 excludes none.
 
 use core::ops::Bound;
 use std::collections::BTreeMap;
