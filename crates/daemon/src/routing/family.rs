@@ -93,7 +93,8 @@ impl Family for Prefix {
         // Without routes of the kernel, each has a route of the configuration.
         let pools = settings.pools.iter().filter(|_| settings.live_routes);
         let all = pools.flat_map(|pool| &pool.subscribers).copied();
-        all.filter(|prefix| *prefix != Prefix::ALL).collect()
+        // Those that stand for IPv6 hosts are no addresses.
+        all.filter(|prefix| *prefix != Prefix::ALL && !Prefix::HOSTS.contains(prefix.address())).collect()
     }
 
     type Address = u32;

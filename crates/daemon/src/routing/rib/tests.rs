@@ -145,12 +145,13 @@ fn prefixes_of_subscribers_are_excluded_while_no_route_leads() {
         subscribers: subscribers.iter().map(|text| prefix(text)).collect(),
         ..nat::settings::Pool::default()
     };
-    let (pools, all) = (vec![pool(&["100.72.0.0/13", "0.0.0.0/0"])], prefix("100.72.0.0/13"));
+    let (pools, all) = (vec![pool(&["100.72.0.0/13", "0.0.0.0/0", "224.0.0.0/3"])], prefix("100.72.0.0/13"));
     let mut rib = Rib::of(&Settings { pools: pools.clone(), ..settings() });
     assert_eq!(sources(&rib, Table::Outside, "100.72.0.0/13"), [], "without routes of the kernel, check wants them");
     rib.set_fixed(&Settings { pools, live_routes: true, ..settings() });
     assert_eq!(sources(&rib, Table::Outside, "100.72.0.0/13"), [Source::Excluded]);
     assert_eq!(sources(&rib, Table::Outside, "0.0.0.0/0"), [Source::Static]);
+    assert_eq!(sources(&rib, Table::Outside, "224.0.0.0/3"), [], "stands for IPv6 hosts");
     assert_eq!(rib.longest(Table::Outside, u32::from_be_bytes([100, 73, 0, 1])), Some(all));
     assert_eq!(rib.next_prefix(Table::Outside, Bound::Excluded(prefix("100.64.0.0/10"))), Some(all));
     assert!(rib.fixed_prefixes().any(|one| one == (Table::Outside, all)), "a reload that removes the pool sees it");
