@@ -165,14 +165,19 @@ def subscribers_need_no_static_route(n):
         n.dut.restart()
         n.sub1.ip("address", "add", f"{subscriber}/32", "dev", "lo")
         n.nat.ip("route", "add", prefix, "via", SUBSCRIBERS["sub1"], "dev", "nx-inside", "proto", OWN)
-        expect(wait_until(lambda: used_route(n, prefix), 10, 0.1), "the route of the kernel")
+
+        def used():
+            """Where the routes in use for the prefix are from; outside it is excluded."""
+            return {route["source"] for route in n.dut.show("routes", "--all") if route["prefix"] == prefix and route["used"]}
+
+        expect(wait_until(lambda: used() == {"kernel", "excluded"}, 10, 0.1), f"the route of the kernel: {used()}")
         with sockets(udp(n.srv1, port, SRV1, timeout=5), udp(n.sub1, 0, subscriber, timeout=5)) as (server, client):
             client.sendto(b"question", (SRV1, port))
             _, external = server.recvfrom(100)
             server.sendto(b"answer", external)
             expect_equal(client.recv(100), b"answer", "an answer by the learned route")
             n.nat.ip("route", "del", prefix, "proto", OWN)
-            expect(wait_until(lambda: not used_route(n, prefix), 10, 0.1), "without the route")
+            expect(wait_until(lambda: used() == {"excluded"}, 10, 0.1), f"without the route: {used()}")
             verdict, _ = explained(n, "udp", f"{SRV1}:{port}", f"{external[0]}:{external[1]}", "--inbound")
             expect_equal(verdict, "no_route", "what becomes of an answer now")
     finally:

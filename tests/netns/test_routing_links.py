@@ -261,6 +261,11 @@ def a_port_of_packet_sockets_that_others_use_is_left_alone(n):
             hosts.nat.ip(*remove)
             wait_for(True, closed)
             expect_equal(instance.daemon.log().count(closed), count + 1, "lines of the log")
+        hosts.nat.ip("link", "set", "outside", "name", "uplink0")
+        hosts.nat.ip("address", "add", "198.51.100.61/24", "dev", "uplink0")
+        expect(wait_until(lambda: reaches("198.51.100.61"), 10, 0.1), f"renamed: {instance.daemon.log()[-2000:]}")
+        hosts.nat.ip("address", "del", "198.51.100.61/24", "dev", "uplink0")
+        expect(wait_until(lambda: closed.replace("by outside", "by uplink0") in instance.daemon.log(), 10, 0.1), instance.daemon.log()[-2000:])
 
 
 @test("routing_links")

@@ -75,7 +75,10 @@ pub struct Ingress {
 #[derive(Debug)]
 struct Copying {
     port: String,
+    /// The device as the configuration names it, and in the name of the table.
     device: String,
+    /// The kernel's number of it, whatever its name is now. None: it was not seen yet.
+    index: Option<u32>,
     /// None: nothing was done yet.
     state: Option<State>,
 }
@@ -117,8 +120,12 @@ impl Ingress {
     /// Stops the kernel's own stack from receiving by the ports of a configuration that read
     /// copies. None: there are none.
     pub fn begin(config: &Config, log: Log) -> Option<Ingress> {
-        let copying =
-            |(port, device): (&Port, &str)| Copying { port: port.name.clone(), device: device.to_owned(), state: None };
+        let copying = |(port, device): (&Port, &str)| Copying {
+            port: port.name.clone(),
+            device: device.to_owned(),
+            index: None,
+            state: None,
+        };
         let ports: Vec<Copying> = copying_ports(config).map(copying).collect();
         if ports.is_empty() {
             return None;
@@ -142,8 +149,10 @@ impl Ingress {
     pub fn look(&mut self, links: &[DeviceLink], addresses: &[DeviceAddress]) {
         for port in &mut self.ports {
             // One that is gone took its chain along.
-            let Some(device) = links.iter().find(|link| link.name == port.device) else { continue };
-            let (name, device_name) = (&port.port, &port.device);
+            let is_own = |link: &&DeviceLink| port.index.map_or(link.name == port.device, |index| link.index == index);
+            let Some(device) = links.iter().find(is_own) else { continue };
+            port.index = Some(device.index);
+            let (name, device_name, table) = (&port.port, &device.name, table_of(&port.device));
             let users = users(device, links, addresses);
             let before = port.state;
             if !users.is_empty() {
@@ -154,7 +163,7 @@ impl Ingress {
                 let mut again = "";
                 if before == Some(State::Closed) {
                     again = "again ";
-                    if let Err(error) = self.socket.as_ref().map_or(Ok(()), |socket| admit_all(socket, device_name)) {
+                    if let Err(error) = self.socket.as_ref().map_or(Ok(()), |socket| admit_all(socket, &table)) {
                         port.state = before;
                         self.log.warn(&format_args!(
                             "port {name}: {device_name} {}, but the kernel still drops what comes there: {error}; \
@@ -171,13 +180,13 @@ impl Ingress {
                     users.join(" and ")
                 ));
             } else if !matches!(before, Some(State::Closed | State::Failed)) {
-                let done = open(&mut self.socket).and_then(|socket| drop_all(socket, device_name));
+                let done = open(&mut self.socket).and_then(|socket| drop_all(socket, &table, device_name));
                 port.state = Some(if done.is_ok() { State::Closed } else { State::Failed });
                 match done {
                     Ok(()) => self.log.info(&format_args!(
                         "port {name}: the kernel itself receives nothing by {device_name} while Natrix runs: the nftables \
                          table {} drops it behind the packet sockets",
-                        table_of(device_name)
+                        table
                     )),
                     Err(error) => self.log.warn(&format_args!(
                         "port {name}: the kernel also answers and forwards what comes by {device_name}: its chain of \
@@ -257,13 +266,13 @@ fn table_of(device: &str) -> String {
 }
 
 /// Drops all that comes by a device, behind the packet sockets.
-fn drop_all(socket: &Socket, device: &str) -> io::Result<()> {
-    carry_out(socket, &batch(&table_of(device), device), 2)
+fn drop_all(socket: &Socket, table: &str, device: &str) -> io::Result<()> {
+    carry_out(socket, &batch(table, device), 2)
 }
 
-/// Lets the kernel receive by a device again.
-fn admit_all(socket: &Socket, device: &str) -> io::Result<()> {
-    let table = attribute(TABLE_NAME, &text(&table_of(device)));
+/// Lets the kernel receive by the device of a table again.
+fn admit_all(socket: &Socket, table: &str) -> io::Result<()> {
+    let table = attribute(TABLE_NAME, &text(table));
     let batch = [
         message(BATCH_BEGIN, REQUEST, (0, NFTABLES), &[]),
         message(DELETE_TABLE, REQUEST | ACKNOWLEDGE, (FAMILY_NETDEV, 0), &table),
