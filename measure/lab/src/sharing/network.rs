@@ -139,7 +139,7 @@ socket = "{}"
         vec![
             ("bfdd", BFD.to_owned()),
             ("staticd", format!("ip route {} blackhole\n", self.aggregate())),
-            ("ospfd-1", ospf(1, inside, self.inside(), "")),
+            ("ospfd-1", ospf(1, inside, self.inside(), " distance 120\n")),
             ("ospfd-2", ospf(2, outside, self.outside(), " redistribute static route-map pools\n")),
         ]
     }
