@@ -248,6 +248,8 @@ def slow_requests_end_and_connections_are_bounded(n):
         body = connect(stack)
         login = f"Authorization: Bearer {TOKENS['operate']}\r\n"
         body.sendall(f"POST /api/v1/plan HTTP/1.1\r\n{host}{login}Content-Length: 10\r\n\r\nx".encode())
+        # Once this is answered, its login was read, too: it is not the oldest without one.
+        expect_equal(ask(n, "/api/v1/status")[0], 200, "a connection beside it")
         headers = [connect(stack) for _ in range(63)]
         for sock in headers:
             sock.sendall(b"GET /api/v1/status HTTP/1.1\r\n")

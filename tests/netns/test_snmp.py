@@ -113,7 +113,7 @@ def quiet(n):
         return same
 
     # Longer than a picture of the tables is kept.
-    expect(process.wait_until(still, 60, 2.5), f"the instance is never still: {before}")
+    expect(process.wait_until(still, 180, 2.5), f"the instance is never still: {before}")
 
 
 def set_value(n, oid, kind, value):

@@ -128,9 +128,9 @@ socket = "{}"
     /// The recipe of docs/routing.md for it: the daemon and its configuration.
     fn recipe(&self) -> Vec<(&'static str, String)> {
         let interface = |number, device| format!("interface {device}\n ip ospf {number} area 0\n{}", hellos(0));
-        let ospf = |number, interfaces: String, router_id, more| {
+        let ospf = |number, interfaces: String, router_id, first, more| {
             format!(
-                "{POOLS}{interfaces}router ospf {number}\n ospf router-id {router_id}\n \
+                "{POOLS}{interfaces}router ospf {number}\n ospf router-id {router_id}\n{first} \
                  redistribute kernel route-map pools\n{more}{TIMERS}"
             )
         };
@@ -139,8 +139,8 @@ socket = "{}"
         vec![
             ("bfdd", BFD.to_owned()),
             ("staticd", format!("ip route {} blackhole\n", self.aggregate())),
-            ("ospfd-1", ospf(1, inside, self.inside(), " distance 120\n")),
-            ("ospfd-2", ospf(2, outside, self.outside(), " redistribute static route-map pools\n")),
+            ("ospfd-1", ospf(1, inside, self.inside(), " distance 120\n", "")),
+            ("ospfd-2", ospf(2, outside, self.outside(), "", " redistribute static route-map pools\n")),
         ]
     }
 }
