@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # All checks; goes on after a failure and ends with one line: N passed, N failed. The tests in
-# network namespaces mostly wait, and the other steps mostly compute, so they run side by side.
+# network namespaces mostly wait, and the other steps mostly compute, so they run side by side. What
+# computes has the lower priority: it makes no clock of the others late.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -16,6 +17,7 @@ failed_steps=()
 log=$(mktemp)
 network_log=$(mktemp)
 network=
+network_status=1
 trap 'kill $network 2>/dev/null; rm -f "$log" "$network_log"' EXIT
 
 # Runs one step; counts the results it prints of cargo test and of TAP, otherwise the step itself.
@@ -39,14 +41,10 @@ step() {
     echo "== $name: $ok passed, $not_ok failed, $((SECONDS - begun)) s"
 }
 
-# Waits for the tests in network namespaces, which print their results only then.
+# The results of the tests in network namespaces, once they have ended.
 network_results() {
-    local status
-    wait "$network"
-    status=$?
-    network=
     cat "$network_log"
-    return "$status"
+    return "$network_status"
 }
 
 step "format" cargo fmt --all --check
@@ -59,12 +57,16 @@ step "building the tests" cargo test --workspace --locked --features "$with_dpdk
 mkdir -p target/network && cp target/debug/natrix target/network/natrix
 tests/netns/run.py --natrix target/network/natrix >"$network_log" 2>&1 &
 network=$!
+renice -n 10 $$ >/dev/null
 step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
 step "lints with DPDK" cargo clippy --workspace --all-targets --locked --features "$with_dpdk" -- -D warnings
 # Without DPDK only the binary and one study differ; every other test runs once, with it.
 step "tests without DPDK" cargo test --workspace --locked --no-fail-fast --test binary --test study
 step "tests" cargo test --workspace --locked --no-fail-fast --features "$with_dpdk"
 step "package" scripts/package.sh --test --built
+wait "$network"
+network_status=$?
+network=
 step "network namespaces" network_results
 
 for name in "${failed_steps[@]}"; do
