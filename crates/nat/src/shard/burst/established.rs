@@ -283,9 +283,6 @@ impl PacketPath {
             if owner != self.ledger.worker {
                 return (Kind(Kind::FOREIGN | Kind::OUT), u64::from(owner.0));
             }
-            if self.ledger.route_cache.is_filled() {
-                self.ledger.shared.request_steady_out(be32::<16>(header));
-            }
             let key = InternalKey { realm: facing.realm, protocol, address: source, port: be16::<20>(header) };
             let hash = self.ledger.state.hash_of(&key);
             return (Kind(kind | Kind::OUT), hash);
@@ -352,6 +349,22 @@ impl PacketPath {
                 self.ledger.state.mappings.prefetch_write(place as u32);
             } else {
                 self.ledger.shared.ports.prefetch(place as usize);
+            }
+        }
+        if self.ledger.route_cache.is_filled() {
+            self.request_routes(scratch, &burst[..count]);
+        }
+    }
+
+    /// Requests the bytes of a filled table of routes. A loop of its own, so that bursts without
+    /// such a table pay nothing.
+    #[inline(never)]
+    fn request_routes(&self, scratch: &Scratch, burst: &[Packet<'_>]) {
+        for (packet, kind) in burst.iter().zip(&scratch.kind) {
+            if kind.0 & (Kind::OUT | Kind::FOREIGN) == Kind::OUT
+                && let Some(header) = packet.chunk::<HEADERS>(0)
+            {
+                self.ledger.shared.request_steady_out(be32::<16>(header));
             }
         }
     }
