@@ -27,8 +27,8 @@ pub fn prefetch_address(address: *const u8) {
     prefetch_line(address);
 }
 
-/// Prefetches the cache line at the start of `value` into the first-level cache. For single lines
-/// that are in the second-level cache as a rule: of many requests in a row some get lost.
+/// Prefetches the cache line at the start of `value` into the first-level cache. For lines that are
+/// in the second-level cache as a rule: of many requests from farther away some get lost.
 #[inline(always)]
 pub fn prefetch_near<T: ?Sized>(value: &T) {
     let address: *const u8 = core::ptr::from_ref(value).cast();
