@@ -191,7 +191,7 @@ def tables_show_what_the_command_shows(n):
         expect_equal((index[0], octets(row[3]), row[4]), (1, b"external", "1"), "instance, realm and type")
         expect_equal((int(row[5]), int(row[6])), (pool["port_min"], pool["port_max"]), f"ports of {pool['name']}")
         expect_equal(int(row[7]), pool["subscribers"], f"address maps of {pool['name']}")
-        mapped = sum(pool["ports_used"].values()) - sum(pool["ports_resting"].values())
+        mapped = sum(pool["ports_used"].values()) - sum(pool["ports_held"].values())
         expect_equal(int(row[8]), mapped, f"port maps of {pool['name']}")
         names = ("addresses_paired", "mappings_created", "refused_without_address", "refused_without_port")
         expect_equal([int(row[column]) for column in range(9, 13)], [pool[name] for name in names], f"counters of {pool['name']}")

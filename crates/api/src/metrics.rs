@@ -328,8 +328,8 @@ fn pools(metrics: &mut Metrics, pools: &[Pool]) {
     );
     let used = pools.iter().flat_map(|pool| by_protocol("pool", &pool.name, pool.ports_used));
     metrics.gauges("pool_ports_used", "External ports in use or held down", used);
-    let resting = pools.iter().flat_map(|pool| by_protocol("pool", &pool.name, pool.ports_resting));
-    metrics.gauges("pool_ports_resting", "External ports held down, among those in use", resting);
+    let held = pools.iter().flat_map(|pool| by_protocol("pool", &pool.name, pool.ports_held));
+    metrics.gauges("pool_ports_held", "External ports held down, among those in use", held);
     let blocks = |of: fn(&Pool, u64) -> u64| {
         let sized = pools.iter().filter_map(|pool| Some((pool, u64::from(pool.block_size.filter(|size| *size > 0)?))));
         sized.map(move |(pool, size)| (label(pool), of(pool, size) as f64))

@@ -68,7 +68,7 @@ impl Figures {
 
 /// External ports with a mapping, without those that are held down.
 pub(crate) fn ports_mapped(pool: &Pool, protocol: Protocol) -> u64 {
-    pool.ports_used.of(protocol).saturating_sub(pool.ports_resting.of(protocol))
+    pool.ports_used.of(protocol).saturating_sub(pool.ports_held.of(protocol))
 }
 
 /// The transport with most mappings in a pool.

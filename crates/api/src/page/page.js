@@ -185,7 +185,7 @@ async function refresh() {
   pools = new Map(listed.objects.map(pool => [pool.name, pool]));
   fill("pools", listed.objects.map(pool => [
     pool.draining ? `${pool.name} (draining)` : pool.name, pool.allocation, pool.addresses, pool.subscribers,
-    sum(pool.ports_used), sum(pool.ports_resting), pool.ports_leased, percent(pool.utilisation_ratio),
+    sum(pool.ports_used), sum(pool.ports_held), pool.ports_leased, percent(pool.utilisation_ratio),
   ]));
   const rows = drops.objects.filter(drop => drop.packets > 0).sort((a, b) => b.packets - a.packets);
   fill("drops", rows.map(drop => [drop.reason, drop.packets, drop.packets_per_second, drop.description, drop.remedy]));
@@ -275,7 +275,7 @@ const USERS_MAX = 1000;
 
 async function users(one) {
   const size = pools.get(one.pool)?.block_size;
-  const used = `${counted(sum(one.ports_used), "port")} in use, ${number.format(sum(one.ports_resting))} of them held down`;
+  const used = `${counted(sum(one.ports_used), "port")} in use, ${number.format(sum(one.ports_held))} of them held down`;
   const blocks = size ? `; ${counted(one.ports_leased / size, "block")} of ${number.format(size)} ports leased` : "";
   at("chosen").textContent = `${one.address} of ${one.pool}: ${used}${blocks}`;
   // Who has them is for the role audit.

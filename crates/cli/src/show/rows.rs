@@ -137,16 +137,16 @@ impl Row for PoolAddress {
     ];
 
     fn cells(&self) -> Vec<String> {
-        let in_use = |used: u64, resting: u64| human::count(used.saturating_sub(resting));
-        let (used, resting) = (&self.ports_used, &self.ports_resting);
+        let in_use = |used: u64, held: u64| human::count(used.saturating_sub(held));
+        let (used, held) = (&self.ports_used, &self.ports_held);
         vec![
             self.pool.clone(),
             self.address.to_string(),
             self.subscribers.map_or_else(|| "-".to_owned(), human::count),
-            in_use(used.udp, resting.udp),
-            in_use(used.tcp, resting.tcp),
-            in_use(used.icmp, resting.icmp),
-            human::count(resting.total()),
+            in_use(used.udp, held.udp),
+            in_use(used.tcp, held.tcp),
+            in_use(used.icmp, held.icmp),
+            human::count(held.total()),
             human::percent(self.utilisation_ratio),
         ]
     }

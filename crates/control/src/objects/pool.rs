@@ -116,7 +116,7 @@ pub struct Pool {
     pub ports_used: PerProtocol,
     /// Held-down ports among these: the mapping has ended, and the port is not given out yet.
     #[serde(default)]
-    pub ports_resting: PerProtocol,
+    pub ports_held: PerProtocol,
     /// All external ports over all addresses, including those in use, held down or leased that are
     /// no longer given out. ICMP query identifiers: 65,535 on each address with single ports,
     /// whatever the range; with blocks or slices, the range.
@@ -159,7 +159,7 @@ pub struct PoolAddress {
     pub ports_used: PerProtocol,
     /// Held-down ports among these: the mapping has ended, and the port is not given out yet.
     #[serde(default)]
-    pub ports_resting: PerProtocol,
+    pub ports_held: PerProtocol,
     /// External ports there are, counted as with [`Pool::ports_total`].
     pub ports_total: PerProtocol,
     /// Part of the fullest transport's ports that is in use, held down, or in blocks that are

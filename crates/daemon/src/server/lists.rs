@@ -272,7 +272,7 @@ fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
         ports_leased,
         ports_unleasable,
         ports_used: per_protocol(used),
-        ports_resting: per_protocol(numbers(&|protocol| shared.ports_held_down(index, protocol))),
+        ports_held: per_protocol(numbers(&|protocol| shared.ports_held_down(index, protocol))),
         ports_total: per_protocol(total),
         utilisation_ratio: fullest(used, total, ports_leased + ports_unleasable),
     }

@@ -301,7 +301,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
     for (id, pool) in shared.pools() {
         let indices = shared.addresses().map(|(index, _)| index);
         let mut used = [0; Protocol::COUNT];
-        let mut resting = [0; Protocol::COUNT];
+        let mut held = [0; Protocol::COUNT];
         let mut total = [0; Protocol::COUNT];
         let (mut leased, mut unleasable) = (0, 0);
         // With arbitrary pooling an address does not know its subscribers.
@@ -316,7 +316,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             for protocol in Protocol::ALL {
                 let place = protocol.index();
                 used[place] += u64::from(shared.ports_used(index, protocol));
-                resting[place] += u64::from(shared.ports_held_down(index, protocol));
+                held[place] += u64::from(shared.ports_held_down(index, protocol));
                 total[place] += u64::from(shared.ports_there(index, protocol));
             }
         }
@@ -356,7 +356,7 @@ pub(crate) fn pools(instance: &Instance) -> Result<Vec<Pool>, Fault> {
             draining: is_draining(shared, id),
             subscribers,
             ports_used: per_protocol(used),
-            ports_resting: per_protocol(resting),
+            ports_held: per_protocol(held),
             ports_total: per_protocol(total),
             utilisation_ratio: fullest(used, total, leased + unleasable),
             addresses_paired: counted.addresses_paired,
