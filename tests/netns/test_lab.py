@@ -311,7 +311,7 @@ def lab_down_ends_a_device_whose_run_is_gone(n):
         until("the device runs", lambda: (folder / "control.sock").exists() or device.poll() is not None)
         expect_equal(device.poll(), None, "status of the device")
         output = subprocess.run([str(n.dut.binary), "lab", "down"], capture_output=True, text=True, check=True).stdout
-        expect(f"devices of runs that have ended, and ended now: processes {device.pid}" in output and str(folder) in output, output)
+        expect(f"ended devices of interrupted runs: processes {device.pid}" in output and str(folder) in output, output)
         device.wait(timeout=WAIT_SECONDS)
         expect(not folder.exists(), "the folder is there still")
     finally:
@@ -392,7 +392,7 @@ def a_capability_that_root_has_not_got_is_named_and_nothing_is_left(n):
         _, output = started.communicate(timeout=WAIT_SECONDS)
         errors = [line for line in output.splitlines() if line.startswith("error: ")]
         expect_equal((started.returncode, len(errors)), (1, 1), f"{capability}: {output[-300:]}")
-        named = f"needs CAP_{capability.upper()}, which this process has not got; run it with CAP_{capability.upper()}"
+        named = f"needs CAP_{capability.upper()}, which this process lacks; run it with CAP_{capability.upper()}"
         expect(named in errors[0], errors[0])
         expect_equal(namespaces(started.pid), [], "namespaces")
 

@@ -191,7 +191,7 @@ def a_full_disk_is_said_when_it_begins_and_when_it_ends(n):
         for text in ["log store: cannot be written: store /mnt/log/", "new mappings are refused, because"]:
             expect(process.wait_until(lambda: said(text), 30, 0.01), f"no line with {text!r}: {daemon.log()}")
         filler.unlink()
-        for text in ["log store: written again after", "no mapping was refused any more after"]:
+        for text in ["log store: written again after", "no more mappings are refused"]:
             expect(process.wait_until(lambda: said(text, False), 30), f"no line with {text!r}: {daemon.log()}")
         lines = [line for line in daemon.log().splitlines() if "log store:" in line or "event log:" in line]
         # Records of the refusals may be lost as well, which is two more.

@@ -771,9 +771,9 @@ def a_device_of_the_kernel_with_another_mtu_or_none_is_logged_once(n):
         n.nat.ip("link", "set", "nx-outside", "mtu", 1300)
         expect(wait_until(lambda: "was given an MTU of 1300 bytes" in log(), 10, 0.1), f"the log: {log()[-2000:]}")
         expect_equal(withheld(), None, "the pools stay announced")
-        before = log().count("as it should be again")
+        before = log().count("its kernel device is correct again")
         n.nat.ip("link", "set", "nx-outside", "mtu", 1500)
-        expect(wait_until(lambda: log().count("as it should be again") > before, 10, 0.1), f"the log: {log()[-2000:]}")
+        expect(wait_until(lambda: log().count("its kernel device is correct again") > before, 10, 0.1), f"the log: {log()[-2000:]}")
         n.nat.ip("link", "del", "nx-inside")
         expect(wait_until(lambda: "was deleted" in log(), 10, 0.1), f"the log: {log()[-2000:]}")
         # Frames of the other device come meanwhile.

@@ -311,7 +311,7 @@ def a_management_port_with_a_table_of_its_own_leaves_the_default_alone(n):
         doctor = instance.doctor
         by_border = lambda: instance.used("0.0.0.0/0") == [("outside", BORDER)]  # noqa: E731
         expect(wait_until(by_border, 60, 0.1), f"the learned default route: {instance.used('0.0.0.0/0')}")
-        warning = "a default route leads by mgmt"
+        warning = "a default route uses mgmt"
         expect(warning not in doctor(), f"doctor before: {doctor()}")
         # As DHCP or an installer does it: FRR takes its own default route away.
         hosts.nat.ip("route", "add", "default", "via", MANAGEMENT_ROUTER, "dev", "mgmt")

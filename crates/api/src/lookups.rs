@@ -135,7 +135,7 @@ pub(crate) struct Asked {
     at: Option<String>,
     /// All holdings from this time on, in the store of the log. Needs `to`.
     from: Option<String>,
-    /// And until this time, which belongs to it: without a fraction, to the end of its second.
+    /// Until this time, inclusive; without a fraction, to the end of that second.
     to: Option<String>,
     /// With an earlier time: of flows only those towards this IPv4 `ADDRESS`, or `ADDRESS:PORT`.
     remote: Option<String>,

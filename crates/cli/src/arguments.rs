@@ -44,9 +44,9 @@ pub struct Arguments {
 pub enum Command {
     /// Write a first configuration from what this machine has
     Init(Init),
-    /// Check this machine: what stands in the way, each with the command that mends it
+    /// Check this machine, and print the command that fixes each problem
     Doctor(Doctor),
-    /// Validate a configuration file: every fault with its place, what is wrong and what to do
+    /// Check a configuration file: report every fault with its line, problem and remedy
     Check(Check),
     /// Run the data plane in the foreground
     Run(Run),
@@ -152,7 +152,8 @@ pub enum ClientCommand {
     Plan(PlanArguments),
     /// Switch to another configuration under traffic
     Reload(NewConfig),
-    /// Withdraw the pools from the routing, so that traffic leaves before a stop; or return
+    /// Withdraw the pools from the routing, so that traffic leaves before a stop; --undo announces
+    /// them again
     Drain(Drain),
     /// Print packets as they pass, with their verdicts
     Trace(Trace),
@@ -218,7 +219,7 @@ pub struct Drain {
     /// Announce the pools again
     #[arg(long, conflicts_with_all = ["wait", "until"])]
     pub undo: bool,
-    /// Wait up to so many seconds, at least 3; exit status 1 if something is left
+    /// Wait up to SECONDS (at least 3); exit status 1 if something is left
     #[arg(long, value_name = "SECONDS", value_parser = drain_wait)]
     pub wait: Option<u32>,
     /// What to wait for
@@ -289,12 +290,12 @@ pub struct Find {
     /// Find all holdings from this time on, in the store of the event log
     #[arg(long, value_name = "TIME", requires = "to", group = "earlier")]
     pub from: Option<String>,
-    /// And until this time, which belongs to it: without a fraction, to the end of its second
+    /// Until this time, inclusive; without a fraction, to the end of that second
     #[arg(long, value_name = "TIME", requires = "from")]
     pub to: Option<String>,
-    /// With --at or --from: only flows towards this remote endpoint, as a server logs it. Decides
-    /// who it was where flows share an external port. Holders whose destination was not recorded
-    /// are listed, too, with a note
+    /// With --at or --from: only flows towards this remote endpoint, as a server logs it. Where
+    /// flows share an external port, only this shows which subscriber it was. Holders whose
+    /// destination was not recorded are listed, too, with a note
     #[arg(long, value_name = "ADDRESS[:PORT]", requires = "earlier")]
     pub remote: Option<Remote>,
     /// The event log: one file (its rotated files are included), or several in the order of time

@@ -27,10 +27,10 @@ pub struct Init {
     /// Next hop to the Internet; without it: that of the kernel's default route
     #[arg(long, value_name = "ADDRESS")]
     pub gateway: Option<Ipv4Addr>,
-    /// Addresses of subscribers; without it: the network inside. Needed with --inside-gateway
+    /// Addresses of subscribers; without it: the inside network. Needed with --inside-gateway
     #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
     pub subscribers: Vec<Prefix>,
-    /// Router to subscribers who are not on the network inside
+    /// Router towards subscribers that are not on the inside network
     #[arg(long, value_name = "ADDRESS")]
     pub inside_gateway: Option<Ipv4Addr>,
     /// File to write; - for standard output

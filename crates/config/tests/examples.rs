@@ -152,7 +152,7 @@ fn an_event_log_has_to_have_a_place_on_this_machine() {
     assert!(reported(&folder, &here)[0].ends_with(&is_folder), "{:?}", reported(&folder, &here));
     let missing = format!("{folder}/natrix-is-not-here/events.json");
     let is_missing = format!(
-        "is in a folder that is not there ({missing}); make {folder}/natrix-is-not-here, or name a file elsewhere"
+        "is in a folder that does not exist ({missing}); make {folder}/natrix-is-not-here, or name a file elsewhere"
     );
     assert!(reported(&missing, &here)[0].ends_with(&is_missing), "{:?}", reported(&missing, &here));
     for (path, machine) in

@@ -254,8 +254,7 @@ fn hindrance(path: &str, error: &BuildError) -> ConfigFault {
             format!("forward of {protocol} {external}"),
             format!("has sessions of {limit} lists of targets, which is the maximum, and would have one more"),
             format!("list {}", limit + 1),
-            "wait until the sessions of one of the earlier lists have ended; reload.drain_time bounds those of targets that \
-             are gone"
+            "wait until the sessions of an earlier list have ended; reload.drain_time limits the sessions of removed targets"
                 .to_owned(),
         ),
         error => ("engine".to_owned(), error.to_string(), String::new(), "see the message".to_owned()),
@@ -685,10 +684,11 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     };
     let differences = match reloaded.changes {
         0 => "no changes".to_owned(),
-        count => format!("differences {count}"),
+        1 => "1 difference".to_owned(),
+        count => format!("{count} differences"),
     };
     live.log.info(&format_args!(
-        "configuration {}: in use as change {}, {differences}, {} us",
+        "configuration {}: in use (change {}, {differences}, {} us)",
         reloaded.config, reloaded.generation, reloaded.took_us
     ));
     if let Some(why) = &reloaded.not_saved {

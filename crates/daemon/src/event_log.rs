@@ -193,7 +193,7 @@ pub struct Started {
     pub rings: Vec<Producer<Record>>,
     /// Shows the workers that records go to another log.
     pub opened: Arc<LogsOpened>,
-    /// True if the run before ended without a stop and its last records may be lost.
+    /// True if the previous run ended without a stop and its last records may be lost.
     pub is_last_end_lost: bool,
     /// What of the store is damaged, and what the start did about it, in sentences.
     pub damage: Vec<String>,

@@ -422,7 +422,7 @@ impl GrantKeeper {
                     rings.iter_mut().for_each(Consumer::release);
                 } else if is_last {
                     if is_whole && let Err(error) = book.close() {
-                        log.error(&format_args!("grants: {}: {error}; clients are to renew", book.path.display()));
+                        log.error(&format_args!("grants: {}: {error}; clients must renew", book.path.display()));
                     }
                     return;
                 } else {

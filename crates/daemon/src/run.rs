@@ -99,9 +99,11 @@ pub fn run_on<I: Io + Send + 'static>(
             Hugepages::Auto | Hugepages::Required => log.warn(&warning),
         }
     }
+    let counted = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
     log.info(&format_args!(
-        "natrix {version}: {workers} workers on {} ports, configuration {}, control socket {}",
-        config.ports.len(),
+        "natrix {version}: {} on {}, configuration {}, control socket {}",
+        counted(workers, "worker"),
+        counted(config.ports.len(), "port"),
         config_path.display(),
         config.control.socket.display(),
     ));

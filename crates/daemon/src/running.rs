@@ -182,7 +182,7 @@ impl Running {
                 damage.iter().for_each(|what| log.error(&format_args!("log: {what}")));
                 if is_last_end_lost {
                     log.warn(
-                        &"log: the run before ended without a stop, and its last records may be lost; no answer about that time is complete",
+                        &"log: the previous run ended without a stop, so its last records may be missing; answers about that time are not complete",
                     );
                 }
                 (Some(exporter), Some(view), rings, opened)
@@ -342,10 +342,16 @@ fn keep_grants<I: Io>(
     let failed = |source| StartError::Grants { path: path.clone(), source };
     let mut kept = grants::read(path).map_err(failed)?;
     if kept.is_torn {
-        log.warn(&format_args!("grants: {}: the last record is torn; all before it are restored", path.display()));
+        log.warn(&format_args!(
+            "grants: {}: the last record is incomplete; all earlier ones are restored",
+            path.display()
+        ));
     }
     if kept.is_incomplete {
-        log.warn(&format_args!("grants: {}: not closed by a clean stop, so clients are to renew", path.display()));
+        log.warn(&format_args!(
+            "grants: {}: the previous run did not stop cleanly, so clients must renew",
+            path.display()
+        ));
     }
     let found = kept.grants();
     let mut lost = 0;

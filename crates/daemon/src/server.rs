@@ -241,7 +241,7 @@ fn is_owner(stream: &UnixStream) -> bool {
 }
 
 fn refuse(stream: &UnixStream, instance: &Instance, places: usize) {
-    let remedy = format!("close one, or try again in {} s: clients that ask nothing are let go", SILENCE_MAX.as_secs());
+    let remedy = format!("close one, or try again in {} s: idle clients are disconnected", SILENCE_MAX.as_secs());
     let fault = Fault::new("control socket", "too many clients", remedy).seen(format!("{places} connected"));
     if let Ok(mut client) = Connection::new(stream, stream, &instance.description.version) {
         // If this fails, the client sees the closed connection.

@@ -619,7 +619,7 @@ pub struct Limits {
     pub fragmented_datagrams_max: u32,
     /// Fragments held until the first one of their datagram arrives.
     pub fragments_held_max: u32,
-    /// Unsolicited SYNs held for 6 s.
+    /// Unsolicited SYNs that are held.
     pub unsolicited_syns_max: u32,
     /// Ports held down (RFC 6888 REQ-8).
     pub held_ports_max: u32,

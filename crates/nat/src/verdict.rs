@@ -62,8 +62,8 @@ verdicts! {
     LinkUnknownVlan, "link_unknown_vlan", Dropped, "802.1Q tag that no interface of the port has.";
     LinkOtherDestination, "link_other_destination", Dropped, "Ethernet destination is another station.";
     ArpInvalid, "arp_invalid", Dropped, "ARP packet that is malformed or not for this link.";
-    NeighbourUnresolved, "neighbour_unresolved", Dropped, "The next hop did not answer ARP in time.";
-    NeighbourQueueFull, "neighbour_queue_full", Dropped, "Too many packets are waiting for the ARP reply of their next hop.";
+    NeighbourUnresolved, "neighbour_unresolved", Dropped, "The next hop did not answer in time (ARP or Neighbor Discovery).";
+    NeighbourQueueFull, "neighbour_queue_full", Dropped, "Too many packets are waiting for the answer of their next hop (ARP or Neighbor Discovery).";
     HandOffRingFull, "hand_off_ring_full", Dropped, "The ring to the worker that owns the packet is full.";
     TransmitFull, "transmit_full", Dropped, "The transmit queue of the port is full.";
     NoBuffer, "no_buffer", Dropped, "No packet buffer was free.";
@@ -80,10 +80,10 @@ verdicts! {
     NoRoute, "no_route", Dropped, "No route to the destination.";
     TtlExpired, "ttl_expired", Dropped, "TTL expired at Natrix.";
     TooBig, "too_big", Dropped, "Larger than the MTU of the next link and must not be fragmented (RFC 4787 REQ-13).";
-    NoMapping, "no_mapping", Dropped, "From outside to an external endpoint without a mapping.";
+    NoMapping, "no_mapping", Dropped, "To an external endpoint without a mapping.";
     Filtered, "filtered", Dropped, "From outside to a mapping whose filtering does not permit this remote endpoint.";
     HairpinRefused, "hairpin_refused", Dropped, "To a mapping of another VRF, which the configuration does not permit.";
-    UnsolicitedSyn, "unsolicited_syn", Dropped, "Unsolicited SYN from outside, held for 6 s (RFC 5382 REQ-4).";
+    UnsolicitedSyn, "unsolicited_syn", Dropped, "Unsolicited SYN from outside, held for `timeouts.unsolicited_syn` (RFC 5382 REQ-4).";
     TcpNoSession, "tcp_no_session", Dropped, "TCP segment other than SYN without a session.";
     ProtocolUnsupported, "protocol_unsupported", Dropped, "IP protocol that is neither translated nor passed by a rule.";
     IcmpTypeUnsupported, "icmp_type_unsupported", Dropped, "ICMP message that is not a query, reply or error, or is deprecated (RFC 5508 REQ-10c, REQ-11).";
@@ -113,7 +113,7 @@ verdicts! {
     FragmentTimeout, "fragment_timeout", Dropped, "The first fragment did not arrive in time.";
     FragmentRefused, "fragment_refused", Dropped, "The first fragment of this datagram was dropped, so the others are too.";
     Quarantined, "quarantined", Dropped, "Natrix failed on the burst of this packet; the burst is kept for its developers.";
-    AlgReordered, "alg_reordered", Dropped, "TCP segment of a control session that a gateway reads, ahead of one that is missing; the sender repeats it.";
+    AlgReordered, "alg_reordered", Dropped, "TCP segment of a control session that arrived before a missing one; the sender retransmits it.";
     Ipv6Malformed, "ipv6_malformed", Dropped, "IPv6 header is too short, has another version, or has inconsistent lengths or extension headers.";
     Ipv6NotForwarded, "ipv6_not_forwarded", Dropped, "IPv6 packet to a host other than Natrix, which does not forward IPv6.";
     NeighbourInvalid, "neighbour_invalid", Dropped, "Neighbour message of IPv6 that breaks a rule of RFC 4861, such as a hop limit below 255.";
@@ -125,7 +125,7 @@ verdicts! {
     IcmpUntranslatable, "icmp_untranslatable", Dropped, "ICMP message whose type, code or pointer means nothing in the other family (RFC 7915).";
     ChecksumMissing, "checksum_missing", Dropped, "UDP without a checksum: over IPv6, or in a fragment to an IPv6 host (RFC 7915 section 4.5).";
     FragmentIcmp, "fragment_icmp", Dropped, "Fragment of an ICMP message to or from an IPv6 host (RFC 7915 section 1.2).";
-    HostLimit, "host_limit", Dropped, "The subscriber has as many IPv6 hosts as it may have at a time.";
+    HostLimit, "host_limit", Dropped, "The subscriber has reached its limit of IPv6 hosts (`subscriber.ipv6_hosts`).";
     HostTableFull, "host_table_full", Dropped, "The table of IPv6 hosts is full; nothing is evicted (RFC 6888 REQ-11d).";
     SoftwireSource, "softwire_source", Dropped, "Source inside a softwire that `softwire.inner` does not permit (RFC 6333 section 11).";
     SoftwireMalformed, "softwire_malformed", Dropped, "Packet in a softwire that is not IPv4, or whose length disagrees with that of the softwire's packet.";
@@ -133,11 +133,11 @@ verdicts! {
     LocalKernel, "local_kernel", Local, "To Natrix itself and given to the kernel.";
     KernelLimited, "kernel_limited", Dropped, "To Natrix itself, for the kernel, and above the rate of its class.";
     KernelRingFull, "kernel_ring_full", Dropped, "To Natrix itself, for the kernel, which does not keep up.";
-    SoftwireSubscriber, "softwire_subscriber", Dropped, "Softwire from an address that `softwire.subscribers` does not have (RFC 6333 section 11).";
-    AlgAckUnsent, "alg_ack_unsent", Dropped, "TCP segment of a control session that a gateway reads, which acknowledges bytes that were not sent (RFC 9293 section 3.10.7.4).";
-    AlgFragment, "alg_fragment", Dropped, "Fragment of a TCP segment of a control session whose numbers a gateway has shifted, which whole segments only can follow.";
-    ReassemblyFull, "reassembly_full", Dropped, "All places for datagrams that are put together are taken: fragments of softwires (RFC 6333 section 5.3) or without checksum (RFC 6146).";
-    ReassemblyQuota, "reassembly_quota", Dropped, "The source has as many incomplete datagrams as one may have of those that are put together.";
+    SoftwireSubscriber, "softwire_subscriber", Dropped, "Softwire from an address that is not in `softwire.subscribers` (RFC 6333 section 11).";
+    AlgAckUnsent, "alg_ack_unsent", Dropped, "TCP segment of a control session that acknowledges bytes that were not sent (RFC 9293 section 3.10.7.4).";
+    AlgFragment, "alg_fragment", Dropped, "Fragment of a TCP segment in a control session whose sequence numbers a gateway has changed; only whole segments can be translated.";
+    ReassemblyFull, "reassembly_full", Dropped, "The reassembly buffers are full: fragments of softwires (RFC 6333 section 5.3), or of UDP without a checksum (RFC 6146).";
+    ReassemblyQuota, "reassembly_quota", Dropped, "The source has reached its limit of incomplete datagrams: fragments of softwires, or of UDP without a checksum.";
 }
 
 /// Counters of one worker. All but gauges only grow.

@@ -94,13 +94,13 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
     if !arguments.json {
         writeln!(
             out,
-            "{}: valid; interfaces {} on ports {}, pools {} with addresses {}, workers {}, memory {} MiB",
+            "{}: valid; {} on {}, {} with {}, {}, {} MiB of memory",
             arguments.config.display(),
-            config.nat.interfaces.len(),
-            config.ports.len(),
-            config.nat.pools.len(),
-            config.nat.pools.iter().map(|pool| pool.addresses.len()).sum::<usize>(),
-            config.workers.count,
+            counted(config.nat.interfaces.len(), "interface"),
+            counted(config.ports.len(), "port"),
+            counted(config.nat.pools.len(), "pool"),
+            counted(config.nat.pools.iter().map(|pool| pool.addresses.len()).sum(), "address"),
+            counted(config.workers.count, "worker"),
             config.memory_needed().total_bytes() >> 20,
         )?;
         if config.event_log.is_none() {
@@ -108,6 +108,12 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
         }
     }
     Ok(())
+}
+
+/// `1 pool`, `2 addresses`.
+fn counted(number: usize, what: &str) -> String {
+    let ending = if what.ends_with('s') { "es" } else { "s" };
+    format!("{number} {what}{}", if number == 1 { "" } else { ending })
 }
 
 /// `natrix find --config`: answers from the file alone, which may be for another machine.

@@ -162,7 +162,7 @@ fn hugepages(files: &Files, config: Option<&Config>) -> Finding {
         needed => needed.unwrap_or(512 << 20).div_ceil(PAGE_2M_KIB << 10),
     };
     let level = match config.map(|config| config.dpdk.hugepages) {
-        Some(Hugepages::Off) => return ok("hugepages", format!("{seen}; the configuration wants none")),
+        Some(Hugepages::Off) => return ok("hugepages", format!("{seen}; the configuration uses none")),
         Some(Hugepages::Required) => Level::Error,
         _ => Level::Warning,
     };
@@ -337,7 +337,7 @@ fn pci_port(files: &Files, name: &str, address: &str) -> Finding {
             let group = files.link(&format!("{folder}/iommu_group")).unwrap_or_default();
             let kind = files.text(&format!("sys/kernel/iommu_groups/{group}/type"));
             if group.is_empty() || kind == "identity" {
-                return ok(name, format!("{seen}, which no IOMMU guards"));
+                return ok(name, format!("{seen}, without the protection of an IOMMU"));
             }
             let remedy = format!("{bind}; or add iommu=pt to the kernel's command line");
             finding(name, Level::Error, format!("{seen}, behind an IOMMU that translates ({kind})"), remedy)
@@ -392,10 +392,12 @@ fn xdp_queues(files: &Files, check: &str, (driver, interface): (&str, &str), ker
     let served: usize = count.and_then(|count| count.parse().ok()).unwrap_or(1);
     let queues = files.receive_queues(interface);
     if queues <= served {
-        return ok(check, format!("{interface} has no queue without a socket"));
+        return ok(check, format!("Natrix serves all queues of {interface}"));
     }
     let is_virtual_cable = matches!((kernel.other_end)(interface), Ok(Some(_)));
-    let seen = format!("{interface} has {queues} queues, of which Natrix serves {served}: it never sees the others");
+    let seen = format!(
+        "{interface} has {queues} queues, and Natrix serves {served}: packets on the other queues do not reach it"
+    );
     finding(check, Level::Warning, seen, machine::queues_command(interface, served, is_virtual_cable))
 }
 
@@ -448,9 +450,9 @@ fn joining(check: &str, interface: &str, wrong: &[(&str, &str)], level: Level, k
     };
     let on: Vec<&str> = wrong.iter().filter(|(kernel, _)| active.contains(*kernel)).map(|(_, name)| *name).collect();
     if on.is_empty() {
-        return ok(check, format!("{interface} does not join packets"));
+        return ok(check, format!("{interface} does not merge packets"));
     }
-    let seen = format!("{interface} joins packets to longer ones than a frame ({} on)", on.join(", "));
+    let seen = format!("{interface} merges received packets into larger ones ({} on)", on.join(", "));
     let seen = if level == Level::Ok { seen + "; only a port of Natrix must not" } else { seen };
     finding(check, level, seen, command(&on))
 }
@@ -752,8 +754,8 @@ mod tests {
             ("mlx5_core", Some("DMA"), false, None, (Level::Error, "without verbs", "modprobe -a ib_uverbs mlx5_ib")),
             ("mlx4_core", None, false, None, (Level::Error, "without verbs", "modprobe -a ib_uverbs mlx4_ib")),
             ("mana", None, true, None, (Level::Ok, "by mana, beside the kernel", "")),
-            ("uio_pci_generic", None, false, None, (Level::Ok, "no IOMMU guards", "")),
-            ("igb_uio", Some("identity"), false, None, (Level::Ok, "no IOMMU guards", "")),
+            ("uio_pci_generic", None, false, None, (Level::Ok, "without the protection of an IOMMU", "")),
+            ("igb_uio", Some("identity"), false, None, (Level::Ok, "without the protection of an IOMMU", "")),
             ("uio_pci_generic", Some("DMA-FQ"), false, None, (Level::Error, "translates (DMA-FQ)", "iommu=pt")),
         ];
         for (place, (driver, group, has_verbs, of_iommu, (level, seen, remedy))) in cases.into_iter().enumerate() {
@@ -796,7 +798,7 @@ mod tests {
             found.into_iter().find(|one| one.check == check).map(|one| (one.level, one.seen, one.remedy))
         };
         let (xdp, card): (_, &dyn Fn(&str) -> _) = ("net_af_xdp0,iface=eth1", &|_| Ok(None));
-        let seen = "eth1 has 4 queues, of which Natrix serves 1: it never sees the others".to_owned();
+        let seen = "eth1 has 4 queues, and Natrix serves 1: packets on the other queues do not reach it".to_owned();
         let mends = |command: &str| Some((Level::Warning, seen.clone(), command.to_owned()));
         assert_eq!(found(xdp, "port out: queues", card), mends("ethtool -L eth1 combined 1"));
         let cable = |_: &str| Ok(Some(OtherEnd::Elsewhere(9)));

@@ -256,7 +256,10 @@ fn in_store(
         Origin::Files => recorded().map_err(unrecorded)?,
         Origin::Instance => {
             if let Err(error) = recorded() {
-                writeln!(notes, "note: the audit log has this lookup, the store has not: {error}")?;
+                writeln!(
+                    notes,
+                    "note: this lookup is in the audit log, but could not be recorded in the store: {error}"
+                )?;
             }
         }
         // The process of the API may not write to the store.

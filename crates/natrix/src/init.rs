@@ -128,8 +128,8 @@ pub(crate) fn run(arguments: &Init, out: &mut dyn Write) -> Result<(), Failure> 
     for device in [&answers.inside, &answers.outside].into_iter().filter(|name| !machine::is_pci(name)) {
         writeln!(
             out,
-            "note: while natrix runs it has {device} for itself; log in by another interface, and take the \
-             kernel's address away:\n  ip address flush dev {device}"
+            "note: while natrix runs, it has {device} to itself; log in through another interface, and remove the \
+             kernel's address:\n  ip address flush dev {device}"
         )?;
     }
     Ok(())
@@ -320,8 +320,8 @@ fn configuration(answers: &Answers) -> String {
         answers.mappings / 2,
     );
     // How long it may be kept is for the law to say.
-    text += "\n# Without a log, who had an address and port cannot be answered later. To record it, take the\n\
-             # three # away, and set how long to keep it; docs/logging.md.\n\
+    text += "\n# Without a log, who had an address and port cannot be answered later. To record it, remove\n\
+             # the three # below, and set how long to keep the records; see docs/logging.md.\n\
              # [log.store]\n# path = \"/var/log/natrix/log\"\n# retention = \"180 d\"\n";
     text
 }
@@ -350,7 +350,7 @@ fn about_queues(answers: &Answers, files: &Files, is_virtual_cable: &dyn Fn(&str
     let with_queues = ports.map(|name| (name, files.receive_queues(name))).filter(|(_, queues)| *queues > 1);
     let note = |(name, queues): (&String, usize)| {
         let command = machine::queues_command(name, 1, is_virtual_cable(name));
-        format!("note: {name} has {queues} queues, of which AF_XDP serves 1; leave it one:\n  {command}")
+        format!("note: {name} has {queues} queues, of which AF_XDP serves 1; reduce them to one:\n  {command}")
     };
     with_queues.map(note).collect()
 }
@@ -464,7 +464,7 @@ mod tests {
         let one = "sys/class/net/eth0/queues/rx-0/rps_cpus";
         let tree = Tree::new("queues", &[(one, "0"), (&queues[0], "0"), (&queues[1], "0")]);
         let made = answers(&[], "\n\n203.0.113.0/28\n", true).unwrap();
-        let note = "note: eth1 has 2 queues, of which AF_XDP serves 1; leave it one:\n  ethtool -L eth1";
+        let note = "note: eth1 has 2 queues, of which AF_XDP serves 1; reduce them to one:\n  ethtool -L eth1";
         assert_eq!(about_queues(&made, &tree.files(), &|_| false), [format!("{note} combined 1")]);
         assert_eq!(about_queues(&made, &tree.files(), &|_| true), [format!("{note} rx 1 tx 1")]);
     }

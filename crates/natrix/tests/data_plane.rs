@@ -34,7 +34,7 @@ fn directory(name: &str) -> PathBuf {
 fn check_reports_a_valid_file() {
     let output = natrix(&["check", "-c", &example()]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(text(&output.stdout).contains(": valid; interfaces 2 on ports 2, pools 1 "), "{output:?}");
+    assert!(text(&output.stdout).contains(": valid; 2 interfaces on 2 ports, 1 pool with "), "{output:?}");
     assert_eq!(text(&natrix(&["check", "--json", "-c", &example()]).stdout), "");
     // It has no log, which is no fault.
     let note = "note: event log: none, so who had an address and port cannot be answered later; set [log.store] path to \

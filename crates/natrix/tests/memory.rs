@@ -187,7 +187,7 @@ socket = "{}"
         let line = line.unwrap();
         said += &format!("{line}\n");
         // The last line of a start.
-        if line.contains(" workers on 2 ports") {
+        if line.contains(" on 2 ports, configuration ") {
             let status = Command::new("kill").arg(child.id().to_string()).status().unwrap();
             assert!(status.success());
         }

@@ -148,7 +148,7 @@ pub struct Report {
     pub natrix_p50_cycles_per_packet: f64,
     /// The same of plain forwarding.
     pub plain_p50_cycles_per_packet: f64,
-    /// Million packets a second by the clock on the wall, with the far ends, which share the
+    /// Million packets a second in wall-clock time, with the far ends, which share the
     /// thread.
     pub natrix_wall_mpps: f64,
     /// The same of plain forwarding.

@@ -124,7 +124,7 @@ pub struct Report {
     pub one_worker_cycles_per_packet: f64,
     /// TSC cycles a packet, of all workers together.
     pub cycles_per_packet: f64,
-    /// By the clock on the wall, with the writing of frames.
+    /// In wall-clock time, with the writing of frames.
     pub one_worker_wall_mpps: f64,
     /// The same of all workers.
     pub wall_mpps: f64,

@@ -156,7 +156,7 @@ pub struct Report {
     pub records: u64,
     /// Flows refused because the pool was full.
     pub refused: u64,
-    /// By the clock on the wall, from the event's beginning to its end.
+    /// In wall-clock time, from the event's beginning to its end.
     pub event_seconds: f64,
     /// TSC cycles a second.
     pub tsc_hz: f64,

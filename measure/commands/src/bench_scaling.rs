@@ -61,7 +61,7 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     ] {
         writeln!(
             out,
-            "  {name}  {mpps:.2} Mpps in their own time, {cycles:.1} TSC cycles a packet, {wall:.2} Mpps by the clock on the wall"
+            "  {name}  {mpps:.2} Mpps in their own time, {cycles:.1} TSC cycles a packet, {wall:.2} Mpps in wall-clock time"
         )?;
     }
     writeln!(out, "  handed off   {:.1} % of all packets", 100.0 * report.handed_off_share)

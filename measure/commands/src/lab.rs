@@ -38,16 +38,16 @@ pub(crate) fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), Failu
             let left = Topology::remove_left().map_err(lab_error)?;
             writeln!(out, "{}", if was_there { "the test hosts are removed" } else { "there are no test hosts" })?;
             for (path, value) in Limits::of_this_machine().put_back_left() {
-                writeln!(out, "raised by a run that has ended, and put back: {path} to {value}")?;
+                writeln!(out, "restored to its value before an interrupted run: {path} = {value}")?;
             }
             if !devices.is_empty() {
                 let numbers = devices.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-                writeln!(out, "devices of runs that have ended, and ended now: processes {numbers}")?;
+                writeln!(out, "ended devices of interrupted runs: processes {numbers}")?;
             }
             let left: Vec<String> =
                 left.into_iter().chain(folders.iter().map(|folder| folder.display().to_string())).collect();
             if !left.is_empty() {
-                writeln!(out, "left by runs that have ended, and removed: {}", left.join(", "))?;
+                writeln!(out, "removed what interrupted runs left: {}", left.join(", "))?;
             }
             Ok(())
         }

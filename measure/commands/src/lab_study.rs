@@ -73,7 +73,7 @@ pub enum StudyFailure {
         reason: String,
     },
     /// A signal.
-    #[error("lab: ended by a signal ({0} studies are whole); the same command goes on with what is kept")]
+    #[error("lab: interrupted by a signal ({0} studies are complete); run the same command again to continue")]
     Interrupted(usize),
 }
 

@@ -649,7 +649,7 @@ impl<'a, I: Io> Experiment<'a, I> {
                         last.void = true;
                     }
                     let hitch_ms = self.hitch_seconds * 1e3;
-                    self.tell(format!("a CPU was away for {hitch_ms:.1} ms meanwhile: this trial does not count"));
+                    self.tell(format!("a CPU was taken away for {hitch_ms:.1} ms, so this trial does not count"));
                 }
                 other => return other,
             }

@@ -121,7 +121,7 @@ pub const DISTURBED_MARK: char = '*';
 
 /// What the mark means: below a table that has one.
 pub const DISTURBED_NOTE: &str =
-    "* decided while a CPU was away: this machine was too busy, and the device may do better";
+    "* measured while a CPU was taken away: this machine was too busy, and the device may be faster";
 
 /// The mark of figures over all repetitions: where one of these was disturbed.
 pub fn mark_of(record: &Value) -> &'static str {

@@ -82,7 +82,7 @@ pub enum TopologyError {
     },
     /// Root without all that root may do, as in a container.
     #[error(
-        "lab: {what} needs {missing}, which this process has not got; run it with {missing} (in a container: --cap-add, or --privileged)"
+        "lab: {what} needs {missing}, which this process lacks; run it with {missing} (in a container: --cap-add, or --privileged)"
     )]
     Capability {
         /// What needs them.
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(missing(&NEEDED, CapabilitySet::SYS_ADMIN).as_deref(), Some("CAP_NET_ADMIN and CAP_NET_RAW"));
         assert_eq!(missing(&NEEDED_TO_PIN, CapabilitySet::empty()).as_deref(), Some("CAP_SYS_NICE"));
         let error = TopologyError::Capability { what: "a namespace", missing: "CAP_NET_RAW".to_owned() };
-        let message = "lab: a namespace needs CAP_NET_RAW, which this process has not got; run it with CAP_NET_RAW (in a container: --cap-add, or --privileged)";
+        let message = "lab: a namespace needs CAP_NET_RAW, which this process lacks; run it with CAP_NET_RAW (in a container: --cap-add, or --privileged)";
         assert_eq!(error.to_string(), message);
     }
 

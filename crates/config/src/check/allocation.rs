@@ -112,7 +112,7 @@ fn one_subscriber_each(pool: &PoolDraft, vrfs: usize, report: &mut Report) {
     let place = &pool.allocation.place;
     if pool.pooling == Pooling::Arbitrary {
         let remedy = "write pooling = \"paired\": the formula gives each subscriber one address";
-        report.fault(place, "does not go with arbitrary pooling", "pooling = \"arbitrary\"", remedy);
+        report.fault(place, "cannot be combined with arbitrary pooling", "pooling = \"arbitrary\"", remedy);
     }
     let served = if pool.vrfs.is_empty() { vrfs } else { pool.vrfs.len() };
     if served > 1 {
@@ -212,8 +212,8 @@ fn reported(error: &FormulaError) -> (String, String, String) {
         ),
         FormulaError::TooMany { subscribers, addresses, slices, dynamic_slices, ports } => (
             format!(
-                "has not one port for each subscriber: {slices} on an address and {dynamic_slices} dynamic slices share \
-                 {ports} ports"
+                "does not have one port for each subscriber: {slices} slices on an address and {dynamic_slices} dynamic \
+                 slices share {ports} ports"
             ),
             format!("{subscribers} subscribers, {addresses} addresses"),
             more_addresses(*subscribers, *addresses, *dynamic_slices, *ports),
@@ -224,7 +224,7 @@ fn reported(error: &FormulaError) -> (String, String, String) {
             "write subscribers that hold a host".to_owned(),
         ),
         FormulaError::Overlap(inner, outer) => (
-            "gives a subscriber two numbers: its prefixes overlap".to_owned(),
+            "gives a subscriber two slices, because two prefixes overlap".to_owned(),
             format!("{inner}, {outer}"),
             "write each inside address once".to_owned(),
         ),

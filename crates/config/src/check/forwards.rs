@@ -348,7 +348,7 @@ fn softwire_end((b4, inner): (Ipv6Addr, Ipv4Addr), end: &End, vrf: &str, draft: 
     let subscribers = &softwire.subscribers;
     if !subscribers.is_empty() && !subscribers.iter().any(|prefix| prefix.value.contains(b4.to_bits())) {
         let remedy = "add its prefix to subscribers of the softwire";
-        report.fault(&end.place, "is behind a B4 that is no subscriber of the softwire", b4.to_string(), remedy);
+        report.fault(&end.place, "is behind a B4 that is not in softwire.subscribers", b4.to_string(), remedy);
     }
 }
 

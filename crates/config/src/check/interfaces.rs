@@ -103,9 +103,9 @@ fn both_sides(interfaces: &[InterfaceDraft], report: &mut Report) {
     }
     for side in [Side::Inside, Side::Outside] {
         if !interfaces.iter().any(|interface| interface.side == Some(side)) {
-            let problem = format!("there is none with realm = \"{}\"", side.name());
+            let problem = format!("no interface has realm = \"{}\"", side.name());
             let count = format!("interfaces: {}", interfaces.len());
-            report.fault(&nowhere, problem, count, "write one: traffic goes from one realm to the other");
+            report.fault(&nowhere, problem, count, "add one: traffic passes between the two realms");
         }
     }
 }

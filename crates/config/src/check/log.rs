@@ -21,7 +21,7 @@ pub(crate) fn unreported(draft: &Draft, report: &Report) -> Vec<Warning> {
     let classes = draft.classes.iter().filter_map(|class| class.threshold.as_ref().zip(class.limits.threshold));
     for (place, threshold) in pools.chain(common).chain(classes) {
         let high = threshold.high_percent;
-        warn(place, format!("is reported only in the event log, and there is none ({high} %)"));
+        warn(place, format!("has no effect: thresholds are reported only in the event log, which is off ({high} %)"));
     }
     for place in &singles.event_keys {
         warn(place, "has no effect without an event log: log.events is not set".to_owned());

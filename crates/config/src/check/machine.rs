@@ -52,7 +52,7 @@ pub(crate) fn event_log(draft: &Draft, machine: &Machine, report: &mut Report) {
         let folder = folder.display();
         report.fault(
             place,
-            "is in a folder that is not there",
+            "is in a folder that does not exist",
             seen,
             format!("make {folder}, or name a file elsewhere"),
         );
@@ -68,7 +68,7 @@ pub(crate) fn log_store(draft: &Draft, machine: &Machine, report: &mut Report) {
         report.fault(place, "is not a folder", seen, "name a folder, which is made if it is missing");
     } else if let Some(folder) = store.path.parent().filter(|folder| !folder.is_dir()) {
         let remedy = format!("make {}, or name a folder elsewhere", folder.display());
-        report.fault(place, "is in a folder that is not there", seen, remedy);
+        report.fault(place, "is in a folder that does not exist", seen, remedy);
     }
 }
 

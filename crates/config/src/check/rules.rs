@@ -278,7 +278,12 @@ fn has_room(room: &mut u32, what: &'static str, number: u32, report: &mut Report
     if left.is_none() {
         let place = Place { path: what.into(), line: Some(number) };
         let seen = format!("more than {LINES_MAX}");
-        report.fault(&place, "is one too many of all files together", seen, "write fewer, with longer prefixes");
+        report.fault(
+            &place,
+            "exceeds the limit of rules for all files together",
+            seen,
+            "write fewer, with longer prefixes",
+        );
     }
     left.is_some()
 }

@@ -49,6 +49,6 @@ fn check_tls(sink: &SinkDraft, report: &mut Report) {
         (&sink.certificate, &sink.key, if sink.key.is_none() { "key" } else { "certificate" })
     {
         let remedy = format!("write {other}, too, or remove it");
-        report.fault(&one.place, format!("is there without {other}"), one.value.display().to_string(), remedy);
+        report.fault(&one.place, format!("is set without {other}"), one.value.display().to_string(), remedy);
     }
 }

@@ -133,7 +133,7 @@ pub struct Pool {
     /// Packets refused because all its addresses drain.
     #[serde(default)]
     pub refused_without_address: u64,
-    /// Packets and requests refused for want of a port, or because of a limit of ports.
+    /// Packets and requests refused because no port was free or the subscriber was at its limit.
     #[serde(default)]
     pub refused_without_port: u64,
 }

@@ -284,7 +284,7 @@ fn warn_of_neighbours(config: &Config, log: Log) {
             let room = room_text(stations);
             log.warn(&format_args!(
                 "kernel devices: their subnets of {family} have room for {room} stations, and the kernel keeps {limit} \
-                 neighbours; if more speak, packets are lost: {remedy}"
+                 neighbours; if more stations than that are active, packets are lost: {remedy}"
             ));
         }
     }

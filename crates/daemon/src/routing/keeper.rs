@@ -398,7 +398,7 @@ impl Follower {
             // Before the kernel forgets its neighbours.
             device.link.store(is_up, Ordering::Release);
             if self.carrier.insert(device.port, is_up) != Some(is_up) && device.tap.set_carrier(is_up).is_err() {
-                self.log.warn(&format_args!("kernel device {}: the kernel does not take its link state", device.name));
+                self.log.warn(&format_args!("kernel device {}: the kernel refuses its link state", device.name));
             }
         }
         self.note_links(&health);

@@ -173,7 +173,7 @@ fn of_refused(change: Change) -> Line {
                 .to_owned(),
         ),
         Change::Ends(seconds, count) => {
-            let what = format!("event log: no mapping was refused any more after {seconds} s: {count} packets were");
+            let what = format!("event log: no more mappings are refused; {count} packets were refused in {seconds} s");
             (Level::Warn, what)
         }
     }
@@ -192,7 +192,7 @@ fn of_lost(change: Change, back_pressure: BackPressure) -> Line {
                 .to_owned(),
         ),
         (Change::Ends(seconds, count), _) => {
-            let what = format!("event log: no record was lost any more after {seconds} s: {count} were");
+            let what = format!("event log: no more records are lost; {count} were lost in {seconds} s");
             (Level::Warn, format!("{what}; natrix log verify names the gaps"))
         }
     }
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(watch.look(&after(9)), []);
         let lines = watch.look(&after(13));
         let texts: Vec<&str> = lines.iter().map(|line| line.1.as_str()).collect();
-        let lost = "event log: no record was lost any more after 1 s: 306 were; natrix log verify names the gaps";
+        let lost = "event log: no more records are lost; 306 were lost in 1 s; natrix log verify names the gaps";
         assert_eq!(texts, ["log store: written again after 7 s", lost]);
         assert_eq!(watch.look(&after(90)), []);
     }

@@ -567,7 +567,8 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
         events.push((format!("translated_{name}"), of(translated), Event, "Packets translated."));
         events.push((format!("mappings_created_{name}"), of(mappings_created), Event, "Mappings created."));
         events.push((format!("mappings_removed_{name}"), of(mappings_removed), Event, "Mappings removed."));
-        let refused = "Packets and requests refused for want of a port or because of a limit of ports.";
+        let refused =
+            "Packets and requests refused because no port was free or the subscriber was at its limit of ports.";
         events.push((format!("ports_refused_{name}"), of(ports_refused), Event, refused));
     }
     events

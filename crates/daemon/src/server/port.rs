@@ -39,7 +39,7 @@ pub(super) fn after(instance: &Instance, explained: &Explanation) -> Result<(Vec
     let link = |detail: String| {
         let decision = match state {
             HopState::DeviceFault => {
-                format!("the kernel device of interface \"{name}\" is not as it should be: see the log of natrix run")
+                format!("the kernel device of interface \"{name}\" has a fault; the log of natrix run has the details")
             }
             _ => format!("interface \"{name}\" has no link"),
         };

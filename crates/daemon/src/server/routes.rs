@@ -225,7 +225,7 @@ fn described<P: Family>(
         let states: Vec<HopState> = candidate.hops.iter().map(|hop| rib.state(hop)).collect();
         let is_dead = !states.is_empty() && !states.contains(&HopState::Usable);
         is_dead.then(|| match states.contains(&HopState::DeviceFault) {
-            true => "the kernel device of its interface is not as it should be (see the log)",
+            true => "the kernel device of its interface has a fault (see the log)",
             false => "its interface has no link",
         })
     };

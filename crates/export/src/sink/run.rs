@@ -128,21 +128,21 @@ impl fmt::Display for News {
                      files of the store are damaged; see natrix log verify"
                 )
             }
-            News::Resumed => write!(f, "goes on behind the records that were deleted or damaged"),
+            News::Resumed => write!(f, "continues after the deleted or damaged records"),
             News::Begun => write!(
                 f,
-                "its cursor is damaged, or of a store that was put aside: it begins with the oldest record that it finds, so \
-                 its collector may get some again, and must take nothing before as open"
+                "the cursor is damaged or belongs to an earlier store; sending restarts with the oldest record, so the \
+                 collector may receive records twice, and must close all open mappings"
             ),
             News::Unkept(why) => write!(
                 f,
-                "cannot write how far it is: {why}; trying again; a restart before that may repeat records, or pass over \
-                 those that a new sink has not sent"
+                "cannot save the cursor: {why}; trying again; a restart before that may repeat records, or skip records \
+                 that a new sink has not sent"
             ),
             News::EndsUnknown => write!(
                 f,
-                "what was open when an earlier run ended is not known for sure: records of it are deleted, damaged or lost, \
-                 so the collector may not hear of all ends"
+                "records of an earlier run are deleted, damaged or lost, so the collector may never receive the end of some \
+                 mappings"
             ),
         }
     }

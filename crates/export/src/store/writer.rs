@@ -421,7 +421,7 @@ impl StoreWriter {
         self.pending.is_empty() && self.frame.is_empty()
     }
 
-    /// True if the run before ended without a stop and its last records may be lost.
+    /// True if the previous run ended without a stop and its last records may be lost.
     pub fn is_last_end_lost(&self) -> bool {
         let before = self.catalogue.catalogue.boots.iter().rev().nth(1);
         before.is_some_and(|boot| boot.is_end_lost)

@@ -42,7 +42,7 @@ pub(super) fn check(files: &Files, config: &Config) -> Option<Finding> {
         return Some(ok("default route", "none by a device that is no port of Natrix"));
     }
     let seen = format!(
-        "a default route leads by {}, which is no port of Natrix: FRR prefers it to the one that it has learned",
+        "a default route uses {}, which is not a port of Natrix; FRR prefers it to the route it has learned",
         others.join(", ")
     );
     let remedy = "give that device a routing table of its own: docs/routing.md, \"A management port\"";
@@ -94,7 +94,7 @@ mod tests {
         let both = format!("{own}{}{}{subnet}", by("wlan0"), by("eth0"));
         let warned = found(&both, &usual, &[]).unwrap();
         assert_eq!(warned.level, Level::Warning, "{warned:?}");
-        assert!(warned.seen.starts_with("a default route leads by eth0, wlan0, which"), "{warned:?}");
+        assert!(warned.seen.starts_with("a default route uses eth0, wlan0, which"), "{warned:?}");
         let fixed = config("", &format!("{follows}[[route]]\nprefix = \"0.0.0.0/0\"\nvia = \"192.0.2.1\"\n"));
         assert_eq!(found(&both, &fixed, &[]).unwrap().level, Level::Ok, "Natrix prefers its own");
         let bird = ("run/bird/bird.ctl", "");

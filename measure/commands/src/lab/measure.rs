@@ -655,7 +655,7 @@ pub(super) fn stopper() -> Result<Arc<AtomicBool>, Failure> {
         // The device ends with this process.
         let _ = signal_hook::low_level::raise(SIGKILL);
     })
-    .map_err(|error| fault(format!("lab: its last watch does not start ({error}); start it again")))?;
+    .map_err(|error| fault(format!("lab: cannot start the watchdog thread ({error}); try again")))?;
     Ok(stop)
 }
 

@@ -242,7 +242,7 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
             write!(out, "; not sent in {missing} more: the tester was too slow")?;
         }
         if step["beyond_ceiling"] == true {
-            write!(out, "; more than the tester alone passes, which may lose by itself here")?;
+            write!(out, "; above the tester's own ceiling, so the tester may have lost these frames")?;
         }
         writeln!(out)?;
     }
@@ -384,7 +384,8 @@ mod tests {
     fn each_disturbed_figure_has_a_mark_and_a_footnote_says_why() {
         let samples = json!({ "values": [5.0, 6.0, 7.0], "median": 6.0, "p1": 5.0, "p99": 7.0 });
         let rates = printed(&json!({ "samples": samples, "disturbed": 1, "disturbed_repetitions": [2] }));
-        let note = "\n  * decided while a CPU was away: this machine was too busy, and the device may do better\n";
+        let note =
+            "\n  * measured while a CPU was taken away: this machine was too busy, and the device may be faster\n";
         assert!(rates.contains("  median 6* frames/s, 1st percentile 5*, 99th 7*, of 3\n"), "{rates}");
         assert_eq!(rates.matches(note).count(), 1, "{rates}");
         // Figures of one repetition, and steps of a curve, have it only where they were disturbed.
@@ -411,7 +412,7 @@ mod tests {
         let step = json!({ "rate": 500.0, "sent": 100, "lost": 40, "lost_share": share, "not_sent": 2, "beyond_ceiling": true });
         let missing = json!({ "rate": 2e6, "reached": 1.4e6, "repetitions": 2 });
         let text = printed(&json!({ "steps": [step], "not_sent": [missing] }));
-        let marked = "40.0000 % lost (40 of 100); not sent in 2 more: the tester was too slow; more than the tester alone passes, which may lose by itself here\n";
+        let marked = "40.0000 % lost (40 of 100); not sent in 2 more: the tester was too slow; above the tester's own ceiling, so the tester may have lost these frames\n";
         assert!(text.contains(marked), "{text}");
         let none = "  2000000 frames/s: no result, the tester is too slow (1400000 frames/s at most in 2 tries)\n";
         assert!(text.contains(none), "{text}");

@@ -245,7 +245,7 @@ fn a_study_put_together_of_old_results_is_as_old_as_they_are() {
 
 #[test]
 fn a_disturbed_figure_has_its_footnote_on_the_page() {
-    let note = "<p class=\"footnote\">* decided while a CPU was away";
+    let note = "<p class=\"footnote\">* measured while a CPU was taken away";
     let page = |cell: &str, disturbed: u32| {
         let mut study = study("sizes");
         study.tables[0].rows = vec![vec![cell.to_owned()]];

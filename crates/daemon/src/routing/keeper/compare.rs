@@ -141,7 +141,7 @@ impl Follower {
         if !is_complete {
             // Routes change faster than they can be read. What was read is right, so nothing is
             // removed, and the next comparison goes on.
-            self.log.warn(&"routes: they change too fast to be compared; trying again");
+            self.log.warn(&"routes change too fast for a comparison; trying again");
         }
         for table in Table::all(self.settings_of.settings().realms()).filter(|_| is_complete) {
             let gone = lock(P::rib(&routing)).unmet(table);

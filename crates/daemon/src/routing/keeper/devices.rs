@@ -141,7 +141,7 @@ impl Follower {
             let name = shared.settings().interfaces.get(interface.index()).map_or("", |interface| &interface.name);
             match now {
                 Some(fault) => self.log.warn(&format_args!("interface {name}: its kernel device {fault}")),
-                None => self.log.info(&format_args!("interface {name}: its kernel device is as it should be again")),
+                None => self.log.info(&format_args!("interface {name}: its kernel device is correct again")),
             }
         }
     }
