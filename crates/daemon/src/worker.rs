@@ -533,8 +533,8 @@ impl<I: Io> Worker<I> {
         true
     }
 
-    /// Finds the IP packet in each frame of the burst. Returns a bit for each frame that is not an
-    /// IPv4 packet for this station.
+    /// Finds the packet for the shard in each frame of the burst. Returns a bit for each frame that
+    /// has none.
     #[inline]
     fn read_link_headers(&mut self, port: PortIndex) -> u64 {
         let gate = self.outlet.links.gate(port);
@@ -588,7 +588,7 @@ impl<I: Io> Worker<I> {
         }
     }
 
-    /// Takes a frame that is not an IPv4 packet for this station. It gets its verdict here.
+    /// Takes a frame without a packet for the shard. It gets its verdict here.
     fn take_frame(&mut self, now: Instant, port: PortIndex, buffer: I::Buffer) {
         let frame = buffer.bytes();
         let Ok(header) = LinkHeader::parse(frame) else {

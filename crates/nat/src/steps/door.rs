@@ -1,4 +1,6 @@
-//! Only here is decided what an external endpoint leads to:
+//! Decides what an external endpoint leads to. The first half of a hairpin only asks whether
+//! anybody has the endpoint, so that a packet without a way creates nothing (`hairpin_way` in
+//! `steps/outbound.rs`); the second half asks here, on the worker of the endpoint.
 //!
 //! ```text
 //!   port table:  another worker's        ─► Elsewhere
