@@ -411,7 +411,7 @@ def the_page_explains_the_packet_of_the_vrf_that_was_found(n):
         expect_equal(seen["sentence"], "", f"one VRF alone has {external}")
     expect_equal(sorted(row[1] for row in by_inside["found"]), sorted(["default", other["vrf"]]), "VRFs of the inside endpoint")
     expect(f"a packet of VRF {by_inside['asked']};" in by_inside["sentence"], by_inside["sentence"])
-    expect("no such VRF (nonesuch); use one of: default, " in outcome["alert"], f"an unknown VRF: {outcome['alert']!r}")
+    expect('VRF "nonesuch": does not exist; use one of: default, ' in outcome["alert"], f"an unknown VRF: {outcome['alert']!r}")
 
 
 @test("page")

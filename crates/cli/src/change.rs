@@ -171,10 +171,12 @@ fn waiting_forwards(plan: &PoolPlan, drain_time_us: Option<u64>) -> String {
     let PoolPlan { pool, forwards_wait_drain: unlimited, forwards_wait_drain_until: limited, .. } = plan;
     let latest = drain_time_us.filter(|_| *unlimited == 0).map(human::duration);
     let latest = latest.map_or_else(String::new, |time| format!(", after {time} at the latest"));
+    let waiting = unlimited + limited;
+    let are = if waiting == 1 { "is" } else { "are" };
     format!(
-        "warning: pool \"{pool}\": {} ports of forwards are in use by mappings of other inside endpoints; these forwards take no new \
+        "warning: pool \"{pool}\": {} of forwards {are} in use by mappings of other inside endpoints; these forwards take no new \
          sessions until the mappings end{latest}",
-        unlimited + limited
+        human::counted(waiting, "port")
     )
 }
 
@@ -368,11 +370,11 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
     if let Some(reloaded) = answer.reloaded {
         writeln!(out)?;
         let text = format!(
-            "{} is in use: change {} since the start, {} external addresses changed, {} workers switched in {} us ({} us in total)",
+            "{} is in use: change {} since the start, {} changed, {} switched in {} us ({} us in total)",
             reloaded.config,
             reloaded.generation,
-            reloaded.addresses_changed,
-            reloaded.workers,
+            human::counted(reloaded.addresses_changed, "external address"),
+            human::counted(reloaded.workers, "worker"),
             reloaded.adoption_us,
             reloaded.took_us,
         );

@@ -13,9 +13,10 @@ pub(crate) fn count(number: u64) -> String {
     text
 }
 
-/// A count of what has a plural with an `s`: `1 session`, `1,234 sessions`.
+/// A count and a noun: `1 session`, `1,234 sessions`, `2 addresses`.
 pub(crate) fn counted(number: u64, what: &str) -> String {
-    format!("{} {what}{}", count(number), if number == 1 { "" } else { "s" })
+    let ending = if what.ends_with('s') { "es" } else { "s" };
+    format!("{} {what}{}", count(number), if number == 1 { "" } else { ending })
 }
 
 /// A length of time in two units at most: `250us`, `1.5s`, `4m58s`, `2h04m`, `3d04h`.

@@ -73,7 +73,7 @@ pub struct ShowInterfaces {
 #[derive(Clone, Debug, Args)]
 pub struct Paging {
     /// Maximum number of objects to show
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = limit)]
     pub limit: u64,
     /// Show all
     #[arg(long, conflicts_with = "limit")]
@@ -101,6 +101,10 @@ pub struct ShowPools {
     /// Paging.
     #[command(flatten)]
     pub paging: Paging,
+}
+
+fn limit(text: &str) -> Result<u64, ParseError> {
+    text.parse().ok().filter(|limit| *limit >= 1).ok_or(ParseError { expected: "a number from 1" })
 }
 
 /// A case, which is one line of plain text.

@@ -1,6 +1,9 @@
 //! Reads the command line and reports its errors.
 
+use std::ffi::OsStr;
 use std::ffi::OsString;
+use std::num::IntErrorKind;
+use std::num::ParseIntError;
 use std::process;
 
 use clap::CommandFactory;
@@ -16,7 +19,8 @@ use crate::arguments::Command;
 
 /// The command of this process. Prints help and version; exits with status 2 on a wrong line.
 pub fn parse() -> Command {
-    match try_parse_from(std::env::args_os()) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    match try_parse_from(words.clone()) {
         Ok(command) => command,
         Err(error) if !error.use_stderr() => {
             // Help and version: a reader that has gone away is not an error.
@@ -24,7 +28,7 @@ pub fn parse() -> Command {
             process::exit(0);
         }
         Err(error) => {
-            eprintln!("{}", describe(&error));
+            eprintln!("{}", describe(&error, &words));
             process::exit(i32::from(EXIT_USAGE));
         }
     }
@@ -58,8 +62,30 @@ fn likeliest(suggestions: &ContextValue) -> Option<String> {
     (!word.is_empty()).then_some(word)
 }
 
+/// Where the help of the command in these words is.
+fn help_of<W: AsRef<OsStr>>(words: &[W]) -> String {
+    let root = Arguments::command();
+    let (mut command, mut path) = (&root, "natrix".to_owned());
+    for word in words.iter().skip(1) {
+        let word: &OsStr = word.as_ref();
+        let Some(next) = command.find_subcommand(word) else { break };
+        path = format!("{path} {}", next.get_name());
+        command = next;
+    }
+    format!("see `{path} --help`")
+}
+
+/// Why a value is refused. The library's words about numbers do not say what is expected.
+fn reason_of(source: &(dyn std::error::Error + 'static)) -> String {
+    match source.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow) => "a smaller number expected".to_owned(),
+        Some(_) => "a whole number expected".to_owned(),
+        None => source.to_string(),
+    }
+}
+
 /// The error in the form of all errors of Natrix, or the help if there is no command.
-pub(crate) fn describe(error: &clap::Error) -> String {
+pub(crate) fn describe<W: AsRef<OsStr>>(error: &clap::Error, words: &[W]) -> String {
     let context = |kind| error.get(kind).map(text).filter(|text| !text.is_empty());
     let argument = context(ContextKind::InvalidArg);
     let value = context(ContextKind::InvalidValue);
@@ -67,10 +93,9 @@ pub(crate) fn describe(error: &clap::Error) -> String {
         .into_iter()
         .find_map(|kind| error.get(kind).and_then(likeliest))
         .map(|word| format!("did you mean `{word}`?"));
-    let valid = context(ContextKind::ValidValue).map(|words| format!("use one of: {words}"));
-    let reason = std::error::Error::source(error).map(ToString::to_string);
-    let help = "see `natrix --help`";
-    let remedy = suggestion.or(valid).unwrap_or_else(|| help.to_owned());
+    let valid = context(ContextKind::ValidValue).map(|known| format!("use one of: {known}"));
+    let reason = std::error::Error::source(error).map(reason_of);
+    let remedy = suggestion.or(valid).unwrap_or_else(|| help_of(words));
     let object = argument.unwrap_or_else(|| "command line".to_owned());
     let (object, problem, seen) = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
@@ -116,23 +141,30 @@ mod tests {
         for (words, message) in [
             ("shwo", "error: command: no such command (shwo); did you mean `show`?"),
             ("show sesions", "error: command: no such command (sesions); did you mean `sessions`?"),
-            ("check", "error: --config <FILE>: is missing; see `natrix --help`"),
-            ("check -c a -c b", "error: --config <FILE>: is given more than once; see `natrix --help`"),
-            ("check -c", "error: --config <FILE>: needs a value; see `natrix --help`"),
+            ("check", "error: --config <FILE>: is missing; see `natrix check --help`"),
+            ("check -c a -c b", "error: --config <FILE>: is given more than once; see `natrix check --help`"),
+            ("check -c", "error: --config <FILE>: needs a value; see `natrix check --help`"),
             ("show status --jsn", "error: --jsn: no such argument; did you mean `--json`?"),
             (
                 "show mappings --limit 0",
-                "error: --limit <N>: 0 is not in 1..18446744073709551615 (0); see `natrix --help`",
+                "error: --limit <N>: a number from 1 expected (0); see `natrix show mappings --help`",
+            ),
+            (
+                "show interfaces --limit x",
+                "error: --limit <N>: a whole number expected (x); see `natrix show interfaces --help`",
             ),
             (
                 "show mappings --protocol gre",
-                "error: --protocol <PROTOCOL>: udp, tcp or icmp expected (gre); see `natrix --help`",
+                "error: --protocol <PROTOCOL>: udp, tcp or icmp expected (gre); see `natrix show mappings --help`",
             ),
             (
                 "show mappings --internal 10.0.0.256",
-                "error: --internal <ADDRESS[/LENGTH][:PORT]>: 10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 (--host for IPv6) expected (10.0.0.256); see `natrix --help`",
+                "error: --internal <ADDRESS[/LENGTH][:PORT]>: 10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 (--host for IPv6) expected (10.0.0.256); see `natrix show mappings --help`",
             ),
-            ("show mappings --all --limit 5", "error: --all: cannot be used with --limit <N>; see `natrix --help`"),
+            (
+                "show mappings --all --limit 5",
+                "error: --all: cannot be used with --limit <N>; see `natrix show mappings --help`",
+            ),
             (
                 "bench engine --mode quick",
                 "error: --mode <MODE>: not a valid value (quick); use one of: established new mixed",
@@ -149,15 +181,18 @@ mod tests {
                 "bench stalls --event dump,pool_fall",
                 "error: --event <EVENT>: not a valid value (pool_fall); did you mean `pool_full`?",
             ),
-            ("bench scaling --workers 1", "error: --workers <W>: 1 is not in 2..=64 (1); see `natrix --help`"),
+            (
+                "bench scaling --workers 1",
+                "error: --workers <W>: 1 is not in 2..=64 (1); see `natrix bench scaling --help`",
+            ),
             (
                 "why udp 10.0.0.1 1.1.1.1:53",
-                "error: <SRC:PORT>: an endpoint such as 10.0.0.2:4000 or [2001:db8::2]:4000 expected (10.0.0.1); see `natrix --help`",
+                "error: <SRC:PORT>: an endpoint such as 10.0.0.2:4000 or [2001:db8::2]:4000 expected (10.0.0.1); see `natrix why --help`",
             ),
         ] {
-            let line = ["natrix"].into_iter().chain(words.split(' '));
-            let error = try_parse_from(line).unwrap_err();
-            assert_eq!(describe(&error), message, "{words}");
+            let line: Vec<&str> = ["natrix"].into_iter().chain(words.split(' ')).collect();
+            let error = try_parse_from(line.clone()).unwrap_err();
+            assert_eq!(describe(&error, &line), message, "{words}");
             assert!(error.use_stderr());
         }
     }
@@ -170,11 +205,11 @@ mod tests {
         }
         assert!(parsed("--undo --until quiet").is_err());
         for words in ["--wait 0 --until quiet", "--wait 2"] {
-            let text = describe(&parsed(words).unwrap_err());
+            let text = describe(&parsed(words).unwrap_err(), &["natrix", "drain"]);
             assert!(text.contains("at least 3"), "{words}: {text}");
         }
         for words in ["--until quiet", "--until empty"] {
-            let text = describe(&parsed(words).unwrap_err());
+            let text = describe(&parsed(words).unwrap_err(), &["natrix", "drain"]);
             assert!(text.contains("--wait <SECONDS>"), "{words}: {text}");
         }
     }
@@ -185,7 +220,7 @@ mod tests {
         assert!(try_parse_from(line("AZ 17/2026, Müller")).is_ok());
         for case in ["a\nb", "a\u{1b}[2J", "a\u{202e}b"] {
             let error = try_parse_from(line(case)).unwrap_err();
-            let text = describe(&error);
+            let text = describe(&error, &line(case));
             assert!(text.contains("control characters"), "{text:?}");
         }
         let long = "x".repeat(control::CASE_BYTES_MAX + 1);
@@ -202,8 +237,11 @@ mod tests {
     #[test]
     fn a_command_line_without_a_command_shows_help() {
         let error = try_parse_from(["natrix"]).unwrap_err();
-        assert!(describe(&error).contains("Usage: natrix <COMMAND>"));
-        assert!(describe(&error).starts_with("A carrier-grade NAT in software"), "the program, not its crate");
+        assert!(describe(&error, &["natrix"]).contains("Usage: natrix <COMMAND>"));
+        assert!(
+            describe(&error, &["natrix"]).starts_with("A carrier-grade NAT in software"),
+            "the program, not its crate"
+        );
     }
 
     #[test]

@@ -68,7 +68,7 @@ fn pools_show_how_full_they_are() {
 #[test]
 fn an_unknown_pool_is_an_error() {
     let outcome = run("show pools --pool nope");
-    let error = "pool \"nope\": does not exist; pools are: public";
+    let error = "pool \"nope\": does not exist; use one of: public";
     assert_eq!((outcome.out.as_str(), outcome.error.as_deref()), ("", Some(error)));
     assert_eq!(run("show pools --pool public --json").out.lines().count(), 1);
 }

@@ -308,7 +308,7 @@ pub(crate) fn parse_text<T>(
                 Err(_) => remedy.to_owned(),
             },
         },
-        ValueError::Form(_) | ValueError::Unit | ValueError::NoUnit | ValueError::TooLarge => remedy.to_owned(),
+        ValueError::Form(_) | ValueError::Unit(_) | ValueError::NoUnit | ValueError::TooLarge => remedy.to_owned(),
     };
     report.fault(&text.place, error.to_string(), quoted(&text.value), remedy);
     None

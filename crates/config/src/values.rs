@@ -18,9 +18,9 @@ pub enum ValueError {
     /// Not of the form.
     #[error("is not {0}")]
     Form(&'static str),
-    /// A unit nobody knows.
-    #[error("has an unknown unit")]
-    Unit,
+    /// A unit that is none of these.
+    #[error("has a unit other than {0}")]
+    Unit(&'static str),
     /// A number without unit.
     #[error("has no unit")]
     NoUnit,
@@ -87,7 +87,7 @@ pub fn duration(text: &str) -> Result<Duration, ValueError> {
             "d" => 86_400_000_000,
             "" if after.is_empty() => return Err(ValueError::NoUnit),
             "" => return Err(ValueError::Form(FORM)),
-            _ => return Err(ValueError::Unit),
+            _ => return Err(ValueError::Unit("d, h, min, s, ms and us")),
         };
         let part = count.checked_mul(unit_us).ok_or(ValueError::TooLarge)?;
         micros = micros.checked_add(part).ok_or(ValueError::TooLarge)?;
@@ -114,7 +114,7 @@ pub fn size_bytes(text: &str) -> Result<u64, ValueError> {
         "GiB" => 1 << 30,
         "TiB" => 1 << 40,
         "" => return Err(ValueError::NoUnit),
-        _ => return Err(ValueError::Unit),
+        _ => return Err(ValueError::Unit("B, kB, MB, GB, TB, KiB, MiB, GiB and TiB")),
     };
     count.checked_mul(unit_bytes).ok_or(ValueError::TooLarge)
 }
@@ -131,7 +131,7 @@ pub fn rate_per_second(text: &str) -> Result<u64, ValueError> {
         "k/s" => 1_000,
         "M/s" => 1_000_000,
         "" => return Err(ValueError::NoUnit),
-        _ => return Err(ValueError::Unit),
+        _ => return Err(ValueError::Unit("/s, k/s and M/s")),
     };
     count.checked_mul(factor).ok_or(ValueError::TooLarge)
 }

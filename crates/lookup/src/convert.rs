@@ -48,10 +48,9 @@ pub fn vrf_name(settings: &Settings, realm: RealmId) -> String {
 /// There is no such VRF.
 pub fn realm_named(settings: &Settings, vrf: &str) -> Result<RealmId, Fault> {
     let names = &settings.realm_names;
-    let position = names
-        .iter()
-        .position(|name| name == vrf)
-        .ok_or_else(|| Fault::new("vrf", "no such VRF", format!("use one of: {}", names.join(", "))).seen(vrf))?;
+    let position = names.iter().position(|name| name == vrf).ok_or_else(|| {
+        Fault::new(format!("VRF \"{vrf}\""), "does not exist", format!("use one of: {}", names.join(", ")))
+    })?;
     Ok(RealmId(position as u16))
 }
 

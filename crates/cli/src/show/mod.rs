@@ -204,7 +204,7 @@ fn pools(arguments: &ShowPools, out: &mut dyn Write, notes: &mut dyn Write) -> R
     if let Some(name) = &arguments.pool {
         let known: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
         if !known.contains(&name.as_str()) {
-            let remedy = format!("pools are: {}", known.join(", "));
+            let remedy = format!("use one of: {}", known.join(", "));
             return Err(Fault::new(format!("pool \"{name}\""), "does not exist", remedy).into());
         }
         pools.retain(|pool| pool.name == *name);

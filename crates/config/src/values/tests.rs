@@ -12,7 +12,7 @@ fn durations_add_up_their_parts() {
 #[test]
 fn durations_without_unit_or_sense_are_told_apart() {
     assert_eq!(duration("300"), Err(ValueError::NoUnit));
-    assert_eq!(duration("300 sec"), Err(ValueError::Unit));
+    assert_eq!(duration("300 sec"), Err(ValueError::Unit("d, h, min, s, ms and us")));
     assert_eq!(duration(""), Err(ValueError::Form("a duration")));
     assert_eq!(duration("-1 s"), Err(ValueError::Form("a duration")));
     assert_eq!(duration("1.5 s"), Err(ValueError::Form("a duration")));
@@ -24,10 +24,10 @@ fn sizes_and_rates_carry_their_units() {
     assert_eq!(size_bytes("512 MiB"), Ok(512 << 20));
     assert_eq!(size_bytes("1GB"), Ok(1_000_000_000));
     assert_eq!(size_bytes("1"), Err(ValueError::NoUnit));
-    assert_eq!(size_bytes("1 mib"), Err(ValueError::Unit));
+    assert_eq!(size_bytes("1 mib"), Err(ValueError::Unit("B, kB, MB, GB, TB, KiB, MiB, GiB and TiB")));
     assert_eq!(rate_per_second("1000/s"), Ok(1_000));
     assert_eq!(rate_per_second("5 k/s"), Ok(5_000));
-    assert_eq!(rate_per_second("5/min"), Err(ValueError::Unit));
+    assert_eq!(rate_per_second("5/min"), Err(ValueError::Unit("/s, k/s and M/s")));
 }
 
 #[test]

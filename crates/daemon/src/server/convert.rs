@@ -103,7 +103,7 @@ pub(crate) fn pool_id(shared: &Shared, name: &str) -> Result<PoolId, Fault> {
     let id = shared.pools().find(|(_, pool)| pool.name == name).map(|(id, _)| id);
     id.ok_or_else(|| {
         let known: Vec<&str> = shared.pools().map(|(_, pool)| pool.name.as_str()).collect();
-        Fault::new(format!("pool \"{name}\""), "does not exist", format!("pools are: {}", known.join(", ")))
+        Fault::new(format!("pool \"{name}\""), "does not exist", format!("use one of: {}", known.join(", ")))
     })
 }
 

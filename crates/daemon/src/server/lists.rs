@@ -113,7 +113,7 @@ pub(super) fn engine_filter(instance: &Instance, list: &List) -> Result<view::Fi
         list.filter.state.as_ref().filter(|state| !convert::session_states().any(|known| known == **state))
     {
         let known: Vec<&str> = convert::session_states().collect();
-        let remedy = format!("states are: {}", known.join(", "));
+        let remedy = format!("use one of: {}", known.join(", "));
         return Err(Fault::new(format!("state \"{state}\""), "does not exist", remedy));
     }
     convert::engine_filter(&instance.shared(), &list.filter)
@@ -142,7 +142,7 @@ fn known_gateway(list: &List) -> Result<(), Fault> {
         return Ok(());
     };
     let known: Vec<&str> = alg::ALGS.iter().map(|gateway| gateway.name()).collect();
-    Err(Fault::new(format!("gateway \"{name}\""), "does not exist", format!("gateways are: {}", known.join(", "))))
+    Err(Fault::new(format!("gateway \"{name}\""), "does not exist", format!("use one of: {}", known.join(", "))))
 }
 
 pub(crate) fn algs(instance: &Instance, list: &List) -> Result<Page<Alg>, Fault> {

@@ -427,7 +427,7 @@ fn why_asks_about_the_vrf_that_is_named() {
     let answer = running.client().request_one::<WhyAnswer>(&Request::Why(why)).expect("an answer");
     assert_eq!(answer.vrf.as_deref(), Some("blue"), "{:?}", answer.steps);
     for (vrf, interface, inbound, refusal) in [
-        ("nonesuch", None, false, "vrf: no such VRF (nonesuch); use one of: default, blue"),
+        ("nonesuch", None, false, "VRF \"nonesuch\": does not exist; use one of: default, blue"),
         ("blue", None, true, "vrf: is for packets from inside (blue); omit it, or omit inbound"),
         ("blue", Some("wan"), false, "vrf: is for packets from inside (blue); omit it, or use an inside interface"),
         ("blue", Some("lan"), false, "interface \"lan\": is in VRF \"default\""),
@@ -492,7 +492,7 @@ fn wrong_requests_are_refused_and_the_connection_stays() {
     let filter = Filter { pool: Some("b".to_owned()), ..Filter::default() };
     client.send(&Request::Mappings(List { filter, ..List::default() })).expect("sent");
     let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("a fault") };
-    assert_eq!(fault.to_string(), "pool \"b\": does not exist; pools are: a, servers");
+    assert_eq!(fault.to_string(), "pool \"b\": does not exist; use one of: a, servers");
     client.send(&Request::Mappings(List { cursor: Some("x".to_owned()), ..List::default() })).expect("sent");
     let Reply::Error(fault) = client.receive().expect("a reply") else { panic!("a fault") };
     assert_eq!(fault.to_string(), "cursor: is not from this list (x); omit it to start from the beginning");
@@ -507,7 +507,7 @@ fn wrong_requests_are_refused_and_the_connection_stays() {
                      external, external_port, port, pool, vrf, worker";
     let states = "active, opening_outbound, opening_inbound, established, fin_inside, fin_outside, closing, transitory";
     let (no_state, no_worker) = (
-        format!("state \"open\": does not exist; states are: {states}"),
+        format!("state \"open\": does not exist; use one of: {states}"),
         "worker 2: does not exist; workers are 0 to 1",
     );
     for (request, told) in [
@@ -515,7 +515,7 @@ fn wrong_requests_are_refused_and_the_connection_stays() {
         (Request::Mappings(worker.clone()), no_worker),
         (Request::Sessions(worker.clone()), no_worker),
         (Request::Subscribers(worker), no_worker),
-        (Request::PoolAddresses(pool), "pool \"b\": does not exist; pools are: a, servers"),
+        (Request::PoolAddresses(pool), "pool \"b\": does not exist; use one of: a, servers"),
         (Request::Mappings(remote), no_remote),
         (Request::Rules(protocol), "filter protocol: does not apply to rules; omit it: this list takes no filter"),
     ] {

@@ -159,7 +159,8 @@ fn filter_of(instance: &Instance, wanted: &Trace) -> Result<TraceFilter, Fault> 
     let verdict = match &wanted.verdict {
         None => None,
         Some(name) => {
-            let missing = || Fault::new(format!("verdict \"{name}\""), "does not exist", "see natrix show counters");
+            let missing =
+                || Fault::new(format!("verdict \"{name}\""), "does not exist", "see natrix show counters --all");
             Some(*Verdict::ALL.iter().find(|verdict| verdict.name() == name).ok_or_else(missing)?)
         }
     };

@@ -223,7 +223,7 @@ fn facing(settings: &Settings, why: &Why) -> Result<Facing, Fault> {
     let interface = settings.interfaces.iter().find(|interface| interface.name == *name);
     let interface = interface.ok_or_else(|| {
         let known: Vec<&str> = settings.interfaces.iter().map(|interface| interface.name.as_str()).collect();
-        let remedy = format!("interfaces are: {}", known.join(", "));
+        let remedy = format!("use one of: {}", known.join(", "));
         Fault::new(format!("interface \"{name}\""), "does not exist", remedy)
     })?;
     if why.inbound && interface.side == Side::Inside {
