@@ -232,7 +232,7 @@ def tshark_nfcapd_and_nfacctd_read_ipfix(n):
 @test("collector_ends")
 @shows("8158-G3", "8158-E16")
 def no_port_has_two_open_holders_after_a_stop_and_a_kill(n):
-    """One address with few ports, so that each run gives the ports of the run before to the other subscriber."""
+    """One address with few ports, so that each run gives the ports of the previous run to the other subscriber."""
     flows = folder_of(n, "nfcapd")
     daemon = n.nat.start("nfcapd", ["nfcapd", "-w", flows, "-p", COLLECTORS["nfcapd"], "-t", "2", "-I", "natrix"])
     reports = lambda: re.findall(r"Sequence Errors: (\d+), Bad Packets: (\d+)", daemon.log())  # noqa: E731

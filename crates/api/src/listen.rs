@@ -45,7 +45,7 @@ pub(crate) const HEADERS_WITHIN: Duration = Duration::from_secs(10);
 const STALLS_MAX: Duration = Duration::from_secs(30);
 /// Bytes of the headers of a request.
 const HEADERS_BYTES_MAX: usize = 32 * 1024;
-/// Pause after a connection could not be accepted, for example for want of file descriptors.
+/// Pause after a connection could not be accepted, for example without file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Threads for questions to the daemon and for hashes of tokens.
 const BLOCKING_THREADS_MAX: usize = 24;

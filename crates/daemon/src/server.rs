@@ -78,7 +78,7 @@ pub const CLIENTS_MAX: usize = 32;
 const CLIENT_READS_WITHIN: Duration = Duration::from_secs(30);
 /// How often the listening thread checks whether it must stop.
 const STOP_WITHIN: Duration = Duration::from_millis(100);
-/// Pause after a connection could not be accepted, for example for want of file descriptors.
+/// Pause after a connection could not be accepted, for example without file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// The connection to one client.

@@ -433,7 +433,7 @@ pub(crate) struct Bed {
     ending: u64,
     /// Sum over the numbers of all flows opened and not ended.
     sum: u64,
-    /// Packets refused for want of a port, as expected.
+    /// Packets refused because no port was free, as expected.
     refused: u64,
     filling_subscriber: u32,
 }
@@ -794,7 +794,7 @@ impl Bed {
         self.shard.counters().of(Verdict::PortsExhausted)
     }
 
-    /// Whether all packets went through but those refused for want of a port.
+    /// Whether all packets went through but those refused because no port was free.
     pub(crate) fn expect_no_drops(&self) -> Result<(), StallsError> {
         expect("packets were dropped", dropped(self.shard.counters()), self.refused)
     }

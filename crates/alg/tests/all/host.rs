@@ -292,7 +292,7 @@ impl Waiting<'_> {
         while acked < self.input.len() {
             let first = ends.iter().rposition(|end| *end <= acked).unwrap();
             let may_send = sent < ends.len() - 1 && sent < first + self.window;
-            // After a timeout, only what it has not got an answer to.
+            // After a timeout, only what has no answer.
             let (from, to) = if may_send {
                 sent += 1;
                 (ends[sent - 1], ends[sent])

@@ -166,7 +166,7 @@ pub(crate) struct Lines {
     last: Hash,
     /// Bytes of these lines.
     bytes: u64,
-    /// What an earlier head had. While the file has not got that, this is signed again.
+    /// What an earlier head had. While the file lacks that, this is signed again.
     earlier: (u64, Hash),
     /// True if the file has lost lines.
     is_cut: bool,

@@ -455,7 +455,7 @@ fn a_forward_on_a_foreign_port_is_refused_by_a_full_log() {
     bed.finish_events();
     let refusals = refusals.into_iter().chain(bed.take_events(1, usize::MAX)).collect::<Vec<_>>();
     assert_eq!(refusals.iter().filter(is_his).count(), 1, "{refusals:?}");
-    // When the log is read again, the port is given up and the forward wakes.
+    // When the log is read again, the port is given up and the forward is activated.
     bed.take_events(0, usize::MAX);
     bed.outside(&build::udp(at(E2, 443), external).build());
     assert_eq!(bed.take_inside().len(), 1);

@@ -164,7 +164,7 @@ fn who_goes_silent_is_remembered_for_as_long_and_then_forgotten() {
     bed.advance_secs(400);
     bed.sweep();
     assert_eq!(bed.mappings().len(), 0);
-    assert!(PENALTY_POOL.contains(&open(&mut bed, I1, 40_000).expect("a port")), "it has not got away");
+    assert!(PENALTY_POOL.contains(&open(&mut bed, I1, 40_000).expect("a port")), "it has not escaped");
     bed.advance_secs(1_000);
     bed.sweep();
     assert_eq!(bed.subscribers().len(), 0);

@@ -84,8 +84,7 @@ fn used(bed: &Bed) -> u32 {
     (0..shared.address_count() as u32).map(|index| shared.ports_used(AddressIndex(index), Protocol::Udp)).sum()
 }
 
-/// Three addresses, eight workers: every port is given out before anybody is refused for want of
-/// one.
+/// Three addresses, eight workers: every port is given out before anybody is refused.
 #[test]
 fn eight_workers_use_three_addresses_to_the_last_port() {
     covers!("6888-REQ-13");

@@ -109,7 +109,7 @@ fn a_forwarded_udp_port_works_again_after_its_mapping_ended() {
             bed.advance_secs(310);
             assert_eq!((bed.mappings().len(), bed.ports_held()), (0, 0), "its port needs no rest");
         }
-        // Not swept yet, but over: it wakes all the same.
+        // Not swept yet, but over: it is activated all the same.
         assert!(bed.udp_reaches(at(E1, 9), at(POOL[1], 53), at(SERVER, 5_353)));
         bed.jump(Duration::from_secs(301));
         assert!(bed.udp_reaches(at(E2, 9), at(POOL[1], 53), at(SERVER, 5_353)));

@@ -138,7 +138,7 @@ pub(super) fn recover(
     }
     if rest.lost > 0 {
         damage.push(format!(
-            "store {}: the run before lost its last {} records, because there was no room for them; answers about that \
+            "store {}: the previous run lost its last {} records, because there was no room for them; answers about that \
              time are not complete; natrix log verify names the gaps",
             folder.display(),
             rest.lost
@@ -152,13 +152,13 @@ pub(super) fn recover(
             let paths: Vec<PathBuf> = journals(folder)?.into_iter().map(|(_, path)| path).collect();
             let place = aside::link(folder, &paths)?;
             damage.push(format!(
-                "store {}: the journal of the run before is damaged: {bytes} bytes cannot be read, and answers about the \
+                "store {}: the journal of the previous run is damaged: {bytes} bytes cannot be read, and answers about the \
                  rest of that run may not be complete; the file is kept in {place}",
                 folder.display()
             ));
         } else if wrong.is_some() || missing > 0 {
             damage.push(format!(
-                "store {}: the journal of the run before lacks records that were in it, or the head is missing; answers \
+                "store {}: the journal of the previous run lacks records that were in it, or the head is missing; answers \
                  about the rest of that run may not be complete; run natrix log verify",
                 folder.display()
             ));
