@@ -166,7 +166,7 @@ pub(crate) fn study(arguments: &LabStudy, out: &mut dyn Write) -> Result<(), Fai
             LabDevice::External,
             "measure it with `natrix lab TEST --dut external` and the command that empties its table",
         ),
-        (LabDevice::Vpp, "measure it with `natrix lab TEST --dut vpp`"),
+        (LabDevice::Vpp, "no study does; `natrix lab --help` lists the tests that measure it"),
     ];
     if let Some((device, remedy)) = others.into_iter().find(|(device, _)| arguments.dut.contains(device)) {
         return Err(failure(StudyFailure::Device { name, device, remedy }));

@@ -64,7 +64,9 @@ pub(crate) fn run(arguments: &Top) -> Result<(), CliError> {
         let remedy = "use `natrix show status --json` for programs";
         return Err(Fault::new("top", "standard output is not a terminal", remedy).into());
     }
-    let keyboard = Keyboard::open()?;
+    let keyboard = Keyboard::open().map_err(|error| {
+        Fault::new("/dev/tty", "cannot be opened, so there are no keys", "run it in a terminal").seen(error.to_string())
+    })?;
     let news = fetch::start(arguments.socket.clone())?;
     // Before the terminal is changed, so that a signal always restores it.
     let signal = signals(keyboard.try_clone()?)?;

@@ -500,8 +500,8 @@ fn oldest(folder: &Path, catalogue: &Catalogue) -> Result<Position, StoreError> 
     Ok(Position { frame, boot: run, is_unknown: true, ..Position::default() })
 }
 
-/// The position in the frames that there are now. A start that finds the journal of the previous run
-/// cut or damaged uses the numbers of lost frames again; what was read before is known by the
+/// The position in the frames that there are now. A start that finds the journal of the previous
+/// run cut or damaged uses the numbers of lost frames again; what was read before is known by the
 /// sequence numbers of the workers.
 fn within(catalogue: &Catalogue, mut position: Position) -> Position {
     let Some(boot) = position.boot else { return position };

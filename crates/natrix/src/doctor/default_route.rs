@@ -39,7 +39,7 @@ pub(super) fn check(files: &Files, config: &Config) -> Option<Finding> {
     others.sort_unstable();
     others.dedup();
     if others.is_empty() {
-        return Some(ok("default route", "none by a device that is no port of Natrix"));
+        return Some(ok("default route", "none through a device that is not a port of Natrix"));
     }
     let seen = format!(
         "a default route uses {}, which is not a port of Natrix; FRR prefers it to the route it has learned",
