@@ -25,6 +25,7 @@ use nat::Shared;
 use nat::Successor;
 use nat::Verdict;
 use nat::event::Event;
+use nat::event::LogsOpened;
 use nat::event::Record;
 use nat::packet::Egress;
 use nat::packet::PacketMeta;
@@ -41,6 +42,7 @@ use nat::view::Filter;
 use nat::view::GrantView;
 use nat::view::MappingView;
 use nat::view::Query;
+use nat::view::SubscriberView;
 use translate::Prefix;
 
 use crate::packet6::At6;
@@ -117,6 +119,7 @@ pub struct Bed6 {
     /// By worker, if changes are recorded.
     deltas: Vec<Consumer<Delta>>,
     events: Vec<Consumer<Record>>,
+    logs_opened: Arc<LogsOpened>,
 }
 
 struct Out<'a> {
@@ -182,6 +185,7 @@ impl Bed6 {
             last: None,
             deltas: Vec::new(),
             events: Vec::new(),
+            logs_opened: Arc::default(),
         }
     }
 
@@ -191,9 +195,15 @@ impl Bed6 {
         for shard in &mut self.shards {
             let (producer, consumer) = ring::channel(capacity);
             shard.set_events(producer);
+            shard.follow_logs(Arc::clone(&self.logs_opened));
             self.events.push(consumer);
         }
         self
+    }
+
+    /// From now on events go into a new log, in which the workers record what exists.
+    pub fn open_event_log(&self) {
+        self.logs_opened.count_one();
     }
 
     /// Takes all events, worker by worker.
@@ -318,6 +328,17 @@ impl Bed6 {
         let page = |shard: &Shard| {
             let mut page = Query::all(Filter::default());
             shard.view().mappings_page(self.now, &mut page);
+            assert_eq!(page.next, None, "one page has room for all");
+            page.records
+        };
+        self.shards.iter().flat_map(page).collect()
+    }
+
+    /// All subscribers, also those that only were refused.
+    pub fn subscriber_views(&self) -> Vec<SubscriberView> {
+        let page = |shard: &Shard| {
+            let mut page = Query::all(Filter::default());
+            shard.view().subscribers_page(self.now, &mut page);
             assert_eq!(page.next, None, "one page has room for all");
             page.records
         };

@@ -152,7 +152,7 @@ pub struct Holder {
     pub worker: WorkerId,
     /// Its realm.
     pub realm: RealmId,
-    /// Its address.
+    /// Its address; of IPv6 hosts, their prefix's number, never that of one host.
     pub address: u32,
 }
 

@@ -1,11 +1,14 @@
 //! Refused subscribers without a record, so that subscribers that get nothing are visible too.
 //!
 //! Small, because packets with invented sources can fill it: a new entry replaces the one of its
-//! set that was refused longest ago. An entry counts for an hour.
+//! set that was refused longest ago. An entry counts for an hour, much longer than the number of an
+//! IPv6 host lasts: so it has the prefix.
 
 use crate::random::KeyedHash;
 use crate::state::subscriber::Refused;
 use crate::state::subscriber::add_refusal;
+#[cfg(doc)]
+use crate::steps::view::View;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::RealmId;
@@ -18,7 +21,8 @@ const SHOWN: Duration = Duration::from_secs(3_600);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) realm: RealmId,
-    pub(crate) address: u32,
+    /// As [`View::lasting_address`] has it.
+    pub(crate) address: u128,
     /// By [`crate::state::subscriber::Account::CAUSES`].
     pub(crate) refused: Refused,
     last: Instant,
@@ -48,7 +52,7 @@ impl RefusedSubscribers {
     }
 
     /// Returns the refusals of a replaced entry, which only the totals and the log keep.
-    pub(crate) fn count(&mut self, now: Instant, realm: RealmId, address: u32, verdict: Verdict) -> u64 {
+    pub(crate) fn count(&mut self, now: Instant, realm: RealmId, address: u128, verdict: Verdict) -> u64 {
         let set = self.set_of(realm, address);
         let Some(set) = self.entries.get_mut(set) else { return 0 };
         if let Some(entry) = set.iter_mut().flatten().find(|entry| is_of(entry, realm, address)) {
@@ -68,7 +72,7 @@ impl RefusedSubscribers {
         pushed_out.filter(|entry| entry.is_shown(now)).map_or(0, |entry| entry.total())
     }
 
-    pub(crate) fn refused(&self, now: Instant, realm: RealmId, address: u32) -> Refused {
+    pub(crate) fn refused(&self, now: Instant, realm: RealmId, address: u128) -> Refused {
         let set = self.entries.get(self.set_of(realm, address)).unwrap_or_default();
         let found = set.iter().flatten().find(|entry| is_of(entry, realm, address) && entry.is_shown(now));
         found.map_or(Refused::default(), |entry| entry.refused)
@@ -78,13 +82,14 @@ impl RefusedSubscribers {
         self.entries.get(place as usize).copied().flatten().filter(|entry| entry.is_shown(now))
     }
 
-    fn set_of(&self, realm: RealmId, address: u32) -> core::ops::Range<usize> {
-        let first = (self.hash.hash(u64::from(realm.0) << 32 | u64::from(address), 0x7a) as usize & (SETS - 1)) * WAYS;
+    fn set_of(&self, realm: RealmId, address: u128) -> core::ops::Range<usize> {
+        let high = (address >> 64) as u64 ^ u64::from(realm.0) << 32;
+        let first = (self.hash.hash(high ^ 0x7a, address as u64) as usize & (SETS - 1)) * WAYS;
         first..first + WAYS
     }
 }
 
-fn is_of(entry: &Entry, realm: RealmId, address: u32) -> bool {
+fn is_of(entry: &Entry, realm: RealmId, address: u128) -> bool {
     (entry.realm, entry.address) == (realm, address)
 }
 
@@ -148,14 +153,14 @@ mod tests {
         for address in 0..subscribers {
             now = now + Duration::from_micros(1);
             for _ in 0..3 {
-                pushed_out += table.count(now, REALM, address, Verdict::PortsExhausted);
+                pushed_out += table.count(now, REALM, address.into(), Verdict::PortsExhausted);
             }
         }
         let left = shown(&table, now);
         assert!(left.len() as u32 <= RefusedSubscribers::PLACES && !left.is_empty());
         assert_eq!(left.iter().map(Entry::total).sum::<u64>() + pushed_out, u64::from(subscribers) * 3);
-        assert_eq!(table.refused(now, REALM, subscribers - 1)[5], 3);
-        let mut addresses: Vec<u32> = left.iter().map(|entry| entry.address).collect();
+        assert_eq!(table.refused(now, REALM, (subscribers - 1).into())[5], 3);
+        let mut addresses: Vec<u128> = left.iter().map(|entry| entry.address).collect();
         addresses.sort_unstable();
         addresses.dedup();
         assert_eq!(addresses.len(), left.len());

@@ -16,7 +16,6 @@ pub(in crate::shard) mod penalty;
 pub(in crate::shard) mod port_of_ended;
 
 use super::Ledger;
-use crate::external::blocks::Holder;
 use crate::external::ports::PortRange;
 use crate::external::ports::Share;
 use crate::external::ports::Taker;
@@ -178,7 +177,7 @@ impl Ledger {
             _ => return Err(Lost),
         };
         let latest = new.owner.slot.and_then(|slot| self.state.subscribers.get(slot).latest_block());
-        let holder = Holder { worker: self.worker, realm: new.key.realm, address: new.key.address };
+        let holder = self.view().holder(new.key.realm, new.key.address);
         let ports = &self.shared.ports;
         if !ports.lease(block, holder, latest, now) {
             return Err(Lost);

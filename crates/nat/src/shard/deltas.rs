@@ -7,7 +7,6 @@ use mem::ring::Producer;
 use super::Ledger;
 use crate::event::Cause;
 use crate::external::blocks::Block;
-use crate::external::blocks::Holder;
 use crate::external::ports::PortRange;
 use crate::external::ports::Share;
 use crate::external::ports::Taker;
@@ -186,7 +185,7 @@ impl View<'_> {
             return Source::Static(kind);
         }
         let port = delta.external.port;
-        let holder = Holder { worker: self.worker, realm: key.realm, address: key.address };
+        let holder = self.holder(key.realm, key.address);
         match (
             compiled.blocks.filter(|_| compiled.slice_ports == 0),
             self.snapshot.ports.blocks.lease_of(address, port),

@@ -11,7 +11,6 @@ use crate::event::EventKind;
 use crate::event::Refusal;
 use crate::event::UNKNOWN_HOST;
 use crate::external::blocks::Block;
-use crate::external::blocks::Holder;
 use crate::settings::Removed;
 use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
@@ -109,9 +108,8 @@ impl View<'_> {
         let (external, internal) = (mapping.external(), mapping.internal());
         let Some(address) = self.snapshot.address_index(external.address) else { return true };
         let realm = mapping.realm();
-        let is_his = |holder: Holder| (holder.realm, holder.address) == (realm, internal.address.to_bits());
         let lease = self.snapshot.lease_of(address, external.port);
-        lease.is_some_and(|lease| is_his(lease.holder))
+        lease.is_some_and(|lease| lease.holder == self.holder(realm, internal.address.to_bits()))
             || self.snapshot.is_by_formula(address, external.port, realm, internal.address)
     }
 

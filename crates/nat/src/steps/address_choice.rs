@@ -50,10 +50,7 @@ impl View<'_> {
             }
             // The turn advances when a mapping is made.
             Selection::RoundRobin => self.snapshot.turns[compiled.id.index()].load(Ordering::Relaxed) % compiled.count,
-            Selection::Hash => {
-                let subscriber = u64::from(key.realm.0) << 32 | u64::from(key.address);
-                home(subscriber, compiled.count)
-            }
+            Selection::Hash => home(self.lasting_name(key.realm, key.address), compiled.count),
         };
         match self.next_with_room(first, key, compiled, class) {
             None if compiled.has_guarantees() => self.address_with_part_of_guarantee(compiled, key),

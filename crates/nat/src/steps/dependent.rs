@@ -129,7 +129,7 @@ impl View<'_> {
         match action {
             RuleAction::Redirect(redirection) => {
                 // By subscriber, so that all its sessions go to one target.
-                let hash = self.state.hash.hash(u64::from(key.realm.0) << 32 | u64::from(key.address), TARGET_HASH);
+                let hash = self.state.hash.hash(self.lasting_name(key.realm, key.address), TARGET_HASH);
                 Some(self.snapshot.redirection(redirection)?.remote_outside(key.protocol, remote_inside, hash))
             }
             RuleAction::Translate { mapping: MappingKind::EndpointDependent, pool } => {

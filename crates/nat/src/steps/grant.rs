@@ -152,13 +152,11 @@ impl View<'_> {
         }
         let ports = &self.snapshot.ports;
         let lease = ports.blocks.lease_of(address, port);
-        let is_own =
-            |holder: crate::external::blocks::Holder| (holder.realm, holder.address) == (key.realm, key.address);
         let source = match (drawn.source, lease) {
             (Source::Static(_), _) => return None,
             (Source::Free { .. } | Source::Lease { .. } | Source::Given(_), Some(lease)) => {
                 let is_free = ports.is_free_in_lease(address, key.protocol, port);
-                if !is_own(lease.holder) || !is_free {
+                if lease.holder != self.holder(key.realm, key.address) || !is_free {
                     return None;
                 }
                 Source::Free { taker: Taker::Holder, guaranteed: None, activates: Some(lease.block) }

@@ -2,6 +2,7 @@ use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 
 use crate::event::EventLog;
+use crate::external::blocks::Holder;
 use crate::external::static_mapping::Inside;
 use crate::external::static_mapping::Kind;
 use crate::external::static_mapping::StaticKey;
@@ -16,6 +17,7 @@ use crate::snapshot::shared::CompiledPool;
 use crate::snapshot::shared::Shared;
 use crate::snapshot::transition::AFTR_INSIDE;
 use crate::state::State;
+use crate::state::host::subscriber_prefix;
 use crate::state::mapping::InternalKey;
 use crate::state::session::HashedBy;
 use crate::time::Instant;
@@ -89,6 +91,32 @@ impl<'a> View<'a> {
         'a: 'b,
     {
         View { snapshot, is_in_effect: false, ..*self }
+    }
+
+    /// Of blocks that a host of this subscriber uses. It outlives the host, whose number may then
+    /// mean another.
+    pub(crate) fn holder(&self, realm: RealmId, address: u32) -> Holder {
+        Holder { worker: self.worker, realm, address: self.state.owner_of(address) }
+    }
+
+    /// Of a subscriber, by the address or number of any host of it: IPv4 addresses are those below
+    /// 2^32, others the first address of a prefix. A number may later mean another host.
+    pub(crate) fn lasting_address(&self, address: u32) -> u128 {
+        if !is_host_number(address) {
+            return address.into();
+        }
+        let newcomer = self.newcomer.filter(|(of, _)| *of == address);
+        let newcomer = newcomer.and_then(|(_, host)| host.ipv6()).map(Ipv6Addr::to_bits);
+        let known = || self.state.subscribers.hosts.get(address).map(|host| host.address());
+        let length = self.snapshot.transition.prefix_length;
+        newcomer.or_else(known).map_or(address.into(), |address| subscriber_prefix(address, length))
+    }
+
+    /// As [`View::lasting_address`], in 64 bits with the realm.
+    pub(crate) fn lasting_name(&self, realm: RealmId, address: u32) -> u64 {
+        let lasting = self.lasting_address(address);
+        let high = (lasting >> 64) as u64;
+        u64::from(realm.0) << 32 ^ high.rotate_left(16) ^ lasting as u64
     }
 
     /// Its address in rules, filters and classes; of an IPv6 host, its prefix's stand-in.

@@ -7,6 +7,7 @@ mod announced_media;
 mod answers_to_askers;
 mod balanced_forwards;
 mod bed;
+mod blocks6;
 mod conformance_table;
 mod control_sessions;
 mod deltas;

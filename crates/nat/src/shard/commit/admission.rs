@@ -64,7 +64,8 @@ impl Ledger {
         match self.state.subscribers.find(key.realm, key.address) {
             Some(subscriber) => self.state.subscribers.account_mut(subscriber).count(verdict),
             None => {
-                let pushed_out = self.policy.refused_subscribers.count(now, key.realm, key.address, verdict);
+                let who = self.view().lasting_address(key.address);
+                let pushed_out = self.policy.refused_subscribers.count(now, key.realm, who, verdict);
                 self.counters.refusals_unlisted += pushed_out;
             }
         }

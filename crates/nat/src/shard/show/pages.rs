@@ -32,6 +32,7 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::HOSTS_FIRST;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::types::Prefix;
@@ -193,7 +194,8 @@ impl View<'_> {
         }
         let paired = AddressIndex(subscriber.paired);
         // Includes refusals while it had no record.
-        let mut refused = self.policy.refused_subscribers.refused(now, subscriber.realm(), subscriber.address);
+        let who = self.lasting_address(subscriber.address);
+        let mut refused = self.policy.refused_subscribers.refused(now, subscriber.realm(), who);
         for (sum, more) in refused.iter_mut().zip(self.state.subscribers.account(slot).refused) {
             *sum = sum.saturating_add(more);
         }
@@ -231,13 +233,28 @@ impl View<'_> {
 
     fn refused_view(&self, place: u32, now: Instant) -> Option<SubscriberView> {
         let entry = self.policy.refused_subscribers.at(place, now)?;
-        if self.state.subscribers.find(entry.realm, entry.address).is_some() {
+        let transition = &self.snapshot.transition;
+        let (address, prefix) = match u32::try_from(entry.address) {
+            Ok(address) => (address, None),
+            Err(_) => {
+                let number = self.state.subscribers.hosts.find_subscriber(entry.address, entry.realm);
+                (number.unwrap_or(HOSTS_FIRST), Some(entry.address))
+            }
+        };
+        if self.state.subscribers.find(entry.realm, address).is_some() {
             return None;
         }
-        let address = Ipv4Addr::from_bits(entry.address);
+        let ruled = prefix.map_or(address, |prefix| transition.stand_ins.of(prefix));
+        let class = self.snapshot.classes.of(entry.realm, ruled);
+        let address = Ipv4Addr::from_bits(address);
         let pool = self.snapshot.pool_for(entry.realm, address)?;
         Some(SubscriberView {
-            host: self.host(entry.address),
+            host: prefix.map(|prefix| HostView {
+                address: Ipv6Addr::from_bits(prefix),
+                prefix_length: transition.prefix_length,
+                inner: None,
+                is_softwire: false,
+            }),
             address,
             realm: entry.realm,
             pool,
@@ -248,7 +265,7 @@ impl View<'_> {
             worker: self.worker,
             mappings: [0; Protocol::COUNT],
             shared_ports: [0; Protocol::COUNT],
-            class: self.class_of(entry.realm, entry.address),
+            class,
             sessions: 0,
             memory_bytes: 0,
             mappings_created: 0,
