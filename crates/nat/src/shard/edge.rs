@@ -224,7 +224,13 @@ impl PacketPath {
         }
     }
 
+    #[inline(always)]
     fn is_duplicate(&self, realm: RealmId, address: u128) -> bool {
+        !self.edge.duplicates.is_empty() && self.is_among_duplicates(realm, address)
+    }
+
+    #[cold]
+    fn is_among_duplicates(&self, realm: RealmId, address: u128) -> bool {
         self.edge.duplicates.contains(&(realm, address))
     }
 

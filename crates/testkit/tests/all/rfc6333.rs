@@ -23,6 +23,12 @@ fn from(b4: &str, inner: &[u8]) -> Vec<u8> {
 }
 
 /// The packet inside a softwire to this B4.
+fn with_class(class: u8, mut packet: Vec<u8>) -> Vec<u8> {
+    packet[0] = 0x60 | class >> 4;
+    packet[1] = class << 4;
+    packet
+}
+
 fn inner_of(packet: &[u8], b4: &str) -> Vec<u8> {
     let view = view6(packet);
     assert_eq!((view.source(), view.destination(), view.next_header()), (v6(AFTR), v6(b4), 4));
@@ -503,10 +509,7 @@ fn a_softwire_is_that_of_rfc_2473() {
     for payload_length in [8, 200] {
         for tos in [0, 1, 2, 3, 0x28, 0xb8, 0xff] {
             let packet = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(payload_length).ds_field(tos);
-            let mut outer = from(C6, &packet.build());
-            outer[0] = 0x60 | tos >> 4;
-            outer[1] = tos << 4;
-            let [_, out] = bed.inside(&outer);
+            let [_, out] = bed.inside(&with_class(tos, from(C6, &packet.build())));
             assert_eq!((header(&out[0]).ds_field(), ttl(&out[0])), (tos, 63));
             let answer = build::udp(at(E1, 53), source(&out[0])).payload_length(payload_length).ds_field(tos);
             let [back, _] = bed.outside(&answer.ttl(9).build());
@@ -567,6 +570,62 @@ fn a_rule_without_translation_does_not_let_hosts_out() {
 }
 
 #[test]
+fn the_class_of_a_softwire_is_that_of_its_packet() {
+    covers!("6333-6");
+    let mut bed = Bed6::new(settings6());
+    let mut identification = 0;
+    // The session is new, and then established.
+    for _ in 0..2 {
+        for (outer, inner, left) in
+            [(0xb8, 0x22, 0xba), (0, 0xb8, 0), (0x28, 0, 0x28), (0x2b, 0x02, 0x2b), (0xb8, 0xb9, 0xb9), (0xff, 1, 0xff)]
+        {
+            let packet = |length| build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(length).ds_field(inner);
+            for length in [8, 200] {
+                let [_, out] = bed.inside(&with_class(outer, from(C6, &packet(length).build())));
+                assert_eq!(header(&out[0]).ds_field(), left, "{outer:02x} {inner:02x}");
+            }
+            // In fragments.
+            identification += 1;
+            let pieces = fragments6(&from(C6, &packet(1_400).build()), &[512, 512], identification);
+            let out = pieces.into_iter().flat_map(|piece| bed.inside(&with_class(outer, piece))[1].clone());
+            assert_eq!(header(&out.last().expect("one packet")).ds_field(), left, "{outer:02x} {inner:02x}");
+        }
+    }
+}
+
+#[test]
+fn a_softwires_end_that_another_station_has_is_not_used() {
+    covers!("4862-5.4");
+    let mut settings = settings6();
+    settings.port_control.pcp = true;
+    settings.transition.softwires[0].aftr = v6(OWN6).into();
+    let mut bed = Bed6::new(settings);
+    let to_aftr = |packet: &[u8]| softwire(v6(C6), v6(OWN6), packet);
+    let packet = build::udp(at(HOME, 5_000), at(E1, 53)).build();
+    let mut expiring = to_aftr(&packet);
+    expiring[40..60].copy_from_slice(&build::udp(at(HOME, 5_000), at(E1, 53)).ttl(1).build()[..20]);
+    let ping = to_aftr(&build::echo_request(HOME, AFTR_INSIDE, 7).build());
+    let fragments =
+        fragments6(&to_aftr(&build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(900).build()), &[512], 9);
+    let [_, out] = bed.inside(&to_aftr(&packet));
+    let answer = build::udp(at(E1, 53), source(&out[0]));
+    assert_eq!(bed.outside(&answer.build())[0].len(), 1);
+    bed.give_up_address(v6(OWN6));
+    for packet in [to_aftr(&packet), expiring, ping].iter().chain(&fragments) {
+        assert_eq!(bed.inside(packet).concat(), Vec::<Vec<u8>>::new());
+        assert_eq!(bed.verdict(), Some(Verdict::LocalIgnored));
+    }
+    for length in [8, 1_400, 1_472] {
+        assert_eq!(
+            bed.outside(&build::udp(at(E1, 53), source(&out[0])).payload_length(length).build()).concat().len(),
+            0
+        );
+        assert_eq!(bed.verdict(), Some(Verdict::NoRoute));
+    }
+    assert_eq!(bed.inside(&udp6((v6(C6), 6_000), (v6(OWN6), 5_351), &[2; 24])).concat().len(), 0);
+}
+
+#[test]
 fn a_mark_of_congestion_on_the_softwire_is_kept() {
     covers!("6333-6", "6040-4.2");
     // RFC 6040 §4.2: rows are the inner mark, columns the outer one; `None` is a drop.
@@ -582,9 +641,7 @@ fn a_mark_of_congestion_on_the_softwire_is_kept() {
             for (outer, expected) in [0, 1, 2, 3].into_iter().zip(row) {
                 let packet =
                     build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(payload_length).ds_field(0x28 | inner);
-                let mut softwire = from(C6, &packet.build());
-                softwire[1] = outer << 4;
-                let [_, out] = bed.inside(&softwire);
+                let [_, out] = bed.inside(&with_class(0x28 | outer, from(C6, &packet.build())));
                 assert_eq!(
                     out.first().map(|it| header(it).ds_field()),
                     expected.map(|mark| 0x28 | mark),
@@ -605,11 +662,11 @@ fn a_mark_of_congestion_on_one_fragment_is_kept() {
             let packet = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).ds_field(0x28 | inner);
             let mut left = Vec::new();
             identification += 1;
-            for (place, mut piece) in
+            for (place, piece) in
                 fragments6(&from(C6, &packet.build()), &[512, 512], identification).into_iter().enumerate()
             {
-                piece[1] = if place == marked { 3 << 4 } else { inner << 4 };
-                left.extend(bed.inside(&piece)[1].clone());
+                let mark = if place == marked { 3 } else { inner };
+                left.extend(bed.inside(&with_class(0x28 | mark, piece))[1].clone());
             }
             let seen = left.first().map(|it| header(it).ds_field());
             assert_eq!(seen, expected.map(|mark| 0x28 | mark), "inner {inner}, fragment {marked}");

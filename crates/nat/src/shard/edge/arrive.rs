@@ -241,19 +241,21 @@ fn check_sender(transition: &Transition, end: &SoftwireEnd, source: u128) -> Res
     }
 }
 
-/// Takes over the congestion mark of the outer header.
+/// Takes over the traffic class of the outer header.
 pub(super) fn parse_in_softwire(packet: &mut Packet<'_>, offset: u16) -> Result<Parsed, Verdict> {
-    // A reassembled packet is marked already, and its outer headers are gone.
-    let outer = if offset == 0 { 0 } else { Ipv6::new_unchecked(packet.bytes()).traffic_class() };
+    // A reassembled packet has its class already, and its outer headers are gone.
+    let outer = (offset != 0).then(|| Ipv6::new_unchecked(packet.bytes()).traffic_class());
     let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
     let parsed = parse(inner)?;
-    mark(inner, outer)?;
+    if let Some(outer) = outer {
+        take_class(inner, outer)?;
+    }
     Ok(parsed)
 }
 
-fn mark(inner: &mut [u8], outer: u8) -> Result<(), Verdict> {
+fn take_class(inner: &mut [u8], outer: u8) -> Result<(), Verdict> {
     let Ok(mut view) = Ipv4::new_checked(inner) else { return Err(Verdict::IpMalformed) };
-    let class = congestion(outer, view.ds_field()).ok_or(Verdict::SoftwireMalformed)?;
+    let class = class_inside(outer, view.ds_field()).ok_or(Verdict::SoftwireMalformed)?;
     if class != view.ds_field() {
         view.set_ds_field(class);
         view.fill_checksum();
@@ -334,16 +336,22 @@ fn header_to_translate<'a>(packet: &'a mut Packet<'_>) -> Option<&'a mut [u8; tr
     packet.frame_mut().get_mut(start..start + translate::PLAIN)?.first_chunk_mut()
 }
 
-/// The inner traffic class with the congestion mark of either header (RFC 6040 §4.2). `None`: the
-/// packet must be dropped, because it cannot be marked.
+/// Bits of a traffic class.
+const DSCP: u8 = 0xfc;
+const ECN: u8 = 3;
+
+/// The class of a packet from a softwire: that of the outer header (RFC 6333 §7.1), with the
+/// congestion mark of either (RFC 6040 §4.2). `None`: the packet must be dropped, because it cannot
+/// be marked.
 #[inline(always)]
-const fn congestion(outer: u8, inner: u8) -> Option<u8> {
-    match (outer & 3, inner & 3) {
-        (3, 0) => None,
-        (3, _) => Some(inner | 3),
-        (1, 2) => Some(inner & !3 | 1),
-        _ => Some(inner),
-    }
+const fn class_inside(outer: u8, inner: u8) -> Option<u8> {
+    let mark = match (outer & ECN, inner & ECN) {
+        (3, 0) => return None,
+        (3, _) => 3,
+        (1, 2) => 1,
+        (_, mark) => mark,
+    };
+    Some(outer & DSCP | mark)
 }
 
 impl PacketPath {
@@ -538,8 +546,10 @@ impl PacketPath {
                     && packet.has(ipv6::HEADER_LENGTH + length)
                     && get_u32(inner, ip::DESTINATION) != AFTR_INSIDE
                     && is_plain(inner, length)
-                    // Most outer headers have no mark to take over.
-                    && (outer_class & 1 == 0 || congestion(outer_class, inner_class) == Some(inner_class))
+                    // Most outer headers have no other class, and no mark to take over.
+                    && (outer_class ^ inner_class) & DSCP == 0
+                    && (outer_class & 1 == 0 || class_inside(outer_class, inner_class) == Some(inner_class))
+                    && !self.is_duplicate(realm, destination)
                     && end.serves(source);
                 if !is_usual {
                     return None;
@@ -742,6 +752,10 @@ impl PacketPath {
     fn look_at_softwire(&self, bytes: &[u8], source: u128, way: Way, position: u8) -> Result<Incoming, Verdict> {
         let transition = &self.ledger.shared.transition;
         let Some(end) = transition.softwire(position) else { return Err(Verdict::Ipv6NotForwarded) };
+        if self.is_duplicate(end.realm, end.aftr) {
+            // RFC 4862 §5.4.5.
+            return Err(Verdict::LocalIgnored);
+        }
         let view = Ipv6::new_checked(bytes).map_err(|_| Verdict::Ipv6Malformed)?;
         let packet = view.packet();
         let chain = ipv6::chain(packet).map_err(|_| Verdict::Ipv6Header)?;
@@ -973,8 +987,8 @@ impl PacketPath {
                 self.ledger.counters.verdicts[Verdict::Reassembled.index()] += u64::from(held);
                 let frame = reassembly.frame(slot, length);
                 let mut whole = Packet::in_frame(frame, reassembly::ROOM as u16, packet.meta);
-                let marked = mark(whole.bytes_mut(), class).map_err(Refusal::from);
-                let result = marked.and_then(|()| self.enter_whole(now, &mut whole, (source, way), sink));
+                let classed = take_class(whole.bytes_mut(), class).map_err(Refusal::from);
+                let result = classed.and_then(|()| self.enter_whole(now, &mut whole, (source, way), sink));
                 packet.verdict = whole.verdict;
                 result
             }

@@ -403,7 +403,7 @@ impl PacketPath {
                 let (outer, inner) = frame.split_first_chunk_mut()?;
                 let inner = inner.first_chunk_mut::<HEADERS>()?;
                 let mtu = self.edge.path_mtus.of(self.edge.now, (end.realm, host.address()), end.link_mtu);
-                if new_length > usize::from(mtu) {
+                if new_length > usize::from(mtu) || self.is_duplicate(end.realm, end.aftr) {
                     return None;
                 }
                 match port {
@@ -518,6 +518,9 @@ impl PacketPath {
         (source, destination): (u128, u128),
         (realm, mtu): (RealmId, u16),
     ) -> Result<Ready, Verdict> {
+        if self.is_duplicate(realm, source) {
+            return Err(Verdict::NoRoute);
+        }
         let traffic_class = frame.get(start + 1).copied().unwrap_or(0);
         let start = start.checked_sub(ipv6::HEADER_LENGTH).ok_or(Verdict::NoBuffer)?;
         let payload_length = u16::try_from(length).map_err(|_| Verdict::TooBig)?;
