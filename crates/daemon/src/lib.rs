@@ -15,6 +15,7 @@ pub mod audit;
 mod below;
 pub mod change;
 pub mod clock;
+pub mod conflict;
 pub mod crossing;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;

@@ -33,10 +33,9 @@ use packet_io::PortStatistics;
 
 use crate::adoption::Adoption;
 use crate::adoption::Expectation;
-use crate::ipv6::Conflict6;
+use crate::conflict::Conflicts;
 use crate::kernel::end::KernelCounters;
 use crate::neighbour::AnyView;
-use crate::neighbour::Learnt;
 use crate::outlet::InterfaceCounters;
 use crate::outlet::LinkCounters;
 use crate::rounds::Rounds;
@@ -194,10 +193,8 @@ pub struct Snapshot {
     pub neighbours_unresolved: u64,
     /// Packets for it in the rings of other workers.
     pub hand_off_waiting: u64,
-    /// Another station claimed an address of Natrix since the last snapshot.
-    pub conflict: Option<Learnt>,
-    /// The same for an IPv6 address.
-    pub conflict6: Option<Conflict6>,
+    /// Claims of other stations to addresses of Natrix.
+    pub conflicts: Conflicts,
 }
 
 /// The worker's end.
@@ -372,8 +369,7 @@ impl<I: Io> Worker<I> {
         snapshot.rounds = self.rounds;
         (snapshot.neighbours, snapshot.neighbours_unresolved) = self.outlet.neighbours_len();
         snapshot.hand_off_waiting = self.outlet.crossings.waiting() as u64;
-        snapshot.conflict = self.take_conflict();
-        snapshot.conflict6 = self.take_conflict6();
+        snapshot.conflicts = *self.conflicts();
     }
 }
 

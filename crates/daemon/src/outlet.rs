@@ -42,10 +42,10 @@ use wire::ipv4::Ipv4;
 use wire::ipv6;
 use wire::ipv6::Ipv6;
 
+use crate::conflict::Conflicts;
 use crate::crossing::Crossing;
 use crate::crossing::Crossings;
 use crate::crossing::Neighbour;
-use crate::ipv6::Conflict6;
 use crate::ipv6::Node;
 use crate::kernel::KernelEnd;
 use crate::kernel::end::Ask;
@@ -112,7 +112,8 @@ pub struct LinkCounters {
     pub arp_replies: u64,
     /// ARP requests and probes sent.
     pub arp_requests: u64,
-    /// ARP packets in which somebody else claimed an address of ours (RFC 5227 §2.4).
+    /// ARP packets (RFC 5227 §2.4) and neighbour messages in which somebody else claimed an address
+    /// of ours.
     pub address_conflicts: u64,
     /// Packets Natrix made itself that found no neighbour, no buffer, or a full queue.
     pub originated_dropped: u64,
@@ -213,7 +214,7 @@ pub struct Outlet<I: Io> {
     pub(crate) announcer: Announcer,
     pub(crate) defended_at: Option<Instant>,
     /// The last time that another station had or claimed an own IPv6 address.
-    pub(crate) conflict6: Option<Conflict6>,
+    pub(crate) conflicts: Conflicts,
 }
 
 impl<I: Io> Outlet<I> {
@@ -253,7 +254,7 @@ impl<I: Io> Outlet<I> {
             kernel: None,
             announcer: Announcer::new(settings, now, announces),
             defended_at: None,
-            conflict6: None,
+            conflicts: Conflicts::default(),
             io,
             links: Arc::clone(links),
             settings: Arc::clone(settings),

@@ -46,11 +46,11 @@ use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
 use wire::ipv6::Ipv6;
 
+use crate::conflict::Conflicts;
 use crate::crossing::Crossing;
 use crate::crossing::Crossings;
 use crate::crossing::News;
 use crate::crossing::mesh;
-use crate::ipv6::Conflict6;
 use crate::kernel::KernelEnd;
 use crate::links::InterfaceLink;
 use crate::links::Links;
@@ -155,8 +155,6 @@ pub struct Worker<I: Io> {
     pub(crate) live_seen: (u64, u64),
     /// The interface of a burst of plain frames.
     plain_ingress: InterfaceId,
-    /// The last claim of somebody else to an address of ours, for the log.
-    conflict: Option<Learnt>,
 }
 
 /// Builds the workers of an instance, one per element of `ios` and in that order, and the rings
@@ -218,7 +216,6 @@ pub fn build_workers<I: Io>(
             rounds: Rounds::default(),
             live_seen: (0, 0),
             plain_ingress: InterfaceId::default(),
-            conflict: None,
         });
     }
     Ok(workers)
@@ -332,14 +329,9 @@ impl<I: Io> Worker<I> {
         self.settle();
     }
 
-    /// The last time somebody else claimed an address of ours, once.
-    pub fn take_conflict(&mut self) -> Option<Learnt> {
-        self.conflict.take()
-    }
-
-    /// The same for an IPv6 address.
-    pub fn take_conflict6(&mut self) -> Option<Conflict6> {
-        self.outlet.conflict6.take()
+    /// What others claimed of our addresses.
+    pub const fn conflicts(&self) -> &Conflicts {
+        &self.outlet.conflicts
     }
 
     /// One round: at most one burst from each ring and each port, then timers, then at most one
@@ -658,7 +650,8 @@ impl<I: Io> Worker<I> {
         let answer = self.outlet.answerer.judge(interface, self.outlet.links.station(port), &message);
         if answer.conflict && !is_kernels(&self.outlet, message.sender_address) {
             self.outlet.defend(interface, message.sender_address);
-            self.conflict = Some(Learnt { interface, address: message.sender_address, station: message.sender_mac });
+            let (address, station) = (message.sender_address, message.sender_mac);
+            self.outlet.conflicts.note(Learnt { interface, address, station });
             return Some(answer.verdict);
         }
         if !answer.reply || is_kernels(&self.outlet, message.target_address) {
@@ -681,7 +674,8 @@ impl<I: Io> Worker<I> {
         let answer = self.outlet.answerer.judge(interface, self.outlet.links.station(port), &message);
         if answer.conflict {
             self.outlet.defend(interface, message.sender_address);
-            self.conflict = Some(Learnt { interface, address: message.sender_address, station: message.sender_mac });
+            let (address, station) = (message.sender_address, message.sender_mac);
+            self.outlet.conflicts.note(Learnt { interface, address, station });
         }
         if let Some(learnt) = answer.learnt {
             self.outlet.learn(learnt.interface, learnt.address, learnt.station);

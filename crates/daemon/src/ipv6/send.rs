@@ -53,12 +53,14 @@ impl<I: Io> Outlet<I> {
             Outcome6::Advertise { reply, station } => self.send_message(interface, &reply, station),
             Outcome6::Duplicate(address) => {
                 self.counters.address_conflicts += 1;
-                self.conflict6 = Some(Conflict6 { interface, address, station: header.source, is_given_up: true });
+                let station = header.source;
+                self.conflicts.note6(Conflict6 { interface, address, station, is_given_up: true });
                 self.node.give_up(interface, address);
                 self.publish_news(News::Duplicate6 { interface, address });
             }
             Outcome6::Claimed(address) => {
-                self.conflict6 = Some(Conflict6 { interface, address, station: header.source, is_given_up: false });
+                let station = header.source;
+                self.conflicts.note6(Conflict6 { interface, address, station, is_given_up: false });
                 self.defend6(interface, address);
             }
             Outcome6::Echo => self.send_echo(interface, header.source, packet),

@@ -515,7 +515,7 @@ fn events(snapshot: &Snapshot) -> Vec<(String, u64, CounterKind, &'static str)> 
             "address_conflicts",
             links.address_conflicts,
             Event,
-            "ARP packets in which another station claimed an address of Natrix.",
+            "ARP packets and IPv6 neighbour messages in which another station claimed an address of Natrix.",
         ),
     ]
     .into_iter()

@@ -15,12 +15,14 @@ use control::Fault;
 use control::RunState;
 use control::ratio;
 use nat::Verdict;
+use nat::types::InterfaceId;
 use nat::verdict::VerdictKind;
 
 use super::log_watch::LogWatch;
 use super::numbers::packets_of;
 use crate::below::LinkBelow;
 use crate::below::Seen;
+use crate::conflict::Conflicts;
 use crate::instance::Instance;
 use crate::instance::Rates;
 use crate::ipv6::Conflict6;
@@ -78,7 +80,10 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
                     log.info(&format_args!("{object}: answers again"));
                 }
                 instance.set_rates(rates(&before, &snapshots));
-                snapshots.iter().for_each(|snapshot| report(instance, log, snapshot));
+                for (worker, snapshot) in snapshots.iter().enumerate() {
+                    let reported = before.get(worker).map(|before| before.conflicts).unwrap_or_default();
+                    report(instance, log, &reported, &snapshot.conflicts);
+                }
                 if let Some(snapshot) = snapshots.first().filter(|_| instance.state() == RunState::Running) {
                     below.look(instance);
                     report_links(instance, log, &instance.ports_up(&snapshot.ports_up), &mut links);
@@ -106,25 +111,31 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
     log_watch.end(log);
 }
 
-fn report(instance: &Instance, log: Log, snapshot: &Snapshot) {
-    if let Some(conflict) = snapshot.conflict {
-        let shared = instance.shared();
-        let interface = shared.settings().interfaces.get(conflict.interface.index());
+fn report(instance: &Instance, log: Log, reported: &Conflicts, conflicts: &Conflicts) {
+    let shared = instance.shared();
+    let interfaces = &shared.settings().interfaces;
+    let name = |id: InterfaceId| interfaces.get(id.index()).map_or("", |interface| &*interface.name);
+    if let Some(conflict) = conflicts.since(reported) {
         log.warn(&format_args!(
             "interface \"{}\": another station uses an address of Natrix ({} is at {}); give one of them another address",
-            interface.map_or("", |interface| &interface.name),
+            name(conflict.interface),
             Ipv4Addr::from_bits(conflict.address),
             conflict.station,
         ));
     }
-    if let Some(Conflict6 { interface, address, station, is_given_up }) = snapshot.conflict6 {
-        let shared = instance.shared();
-        let name = shared.settings().interfaces.get(interface.index()).map_or("", |interface| &interface.name);
+    for Conflict6 { interface, address, station, is_given_up } in conflicts.since6(reported) {
         let use_of = if is_given_up { "it is not used until a restart" } else { "it stays in use" };
         log.warn(&format_args!(
-            "interface \"{name}\": another station uses an address of Natrix ({} is at {station}), {use_of}; give one of \
+            "interface \"{}\": another station uses an address of Natrix ({} is at {station}), {use_of}; give one of \
              them another address",
+            name(interface),
             Ipv6Addr::from_bits(address),
+        ));
+    }
+    let unnamed = conflicts.unnamed(reported);
+    if unnamed > 0 {
+        log.warn(&format_args!(
+            "other stations use {unnamed} more addresses of Natrix, which are not used until a restart"
         ));
     }
 }

@@ -3,6 +3,7 @@
 use core::net::Ipv6Addr;
 
 use nat::Duration;
+use nat::Instant;
 use nat::Settings;
 use nat::Verdict;
 use nat::settings::Address6;
@@ -28,6 +29,8 @@ use super::bed::Sent;
 use super::bed::settings;
 
 const HOST_STATION: MacAddress = MacAddress([6, 0, 0, 0, 0, 7]);
+use crate::conflict::Conflicts;
+use crate::mailbox::Snapshot;
 const OWN: &str = "2001:db8:1::1";
 const HOST: &str = "2001:db8:1::7";
 const OWN_OUTSIDE: &str = "2001:db8:2::1";
@@ -144,7 +147,12 @@ fn a_duplicate_is_not_used_by_any_worker() {
         }
         assert_eq!(messages(&bed.sent(INSIDE)), []);
         assert_eq!(bed.workers[1].link_counters().address_conflicts, 1);
-        let conflict = bed.workers[1].take_conflict6().expect("a conflict");
+        // Whoever asks for the numbers before the log does.
+        let mut snapshots = [Snapshot::default(), Snapshot::default()];
+        for snapshot in &mut snapshots {
+            bed.workers[1].fill_snapshot(Instant::ORIGIN, snapshot);
+        }
+        let conflict = snapshots[1].conflicts.since6(&Conflicts::default()).next().expect("a conflict");
         assert_eq!((conflict.address, conflict.station, conflict.is_given_up), (bits(OWN), HOST_STATION, true));
         // Nor is a ping answered that comes to the station of Natrix.
         let ping = build6::echo_request(v6(HOST), v6(OWN), 7, b"hello");
