@@ -81,8 +81,8 @@ pub struct Learnt6 {
     pub interface: InterfaceId,
     /// IPv6 address, in host bit order.
     pub address: u128,
-    /// Its link-layer address.
-    pub station: MacAddress,
+    /// Its link-layer address; `None` confirms the known one (RFC 4861 §7.2.5).
+    pub station: Option<MacAddress>,
     /// It replaces another station that is known (RFC 4861 §7.2.5).
     pub override_known: bool,
 }
@@ -506,8 +506,8 @@ impl Node {
                 }
                 judgement.verdict = Verdict::Local;
                 let is_near = self.is_on_link(interface, message.source);
-                if let Some(station) = message.station.filter(|_| is_near) {
-                    let (address, override_known) = (message.source, true);
+                if message.station.is_some() && is_near {
+                    let (address, station, override_known) = (message.source, message.station, true);
                     judgement.learnt = Some(Learnt6 { interface, address, station, override_known });
                 }
                 let reply = message.reply(station);
@@ -515,15 +515,16 @@ impl Node {
                 let to = if message.source == 0 { None } else { Some(message.station.unwrap_or(sender)) };
                 judgement.outcome = Outcome6::Advertise { reply, station: to };
             }
-            Kind::Advertisement { override_known, .. } => match state {
+            Kind::Advertisement { override_known, solicited, .. } => match state {
                 Some(State::Unprobed | State::Tentative(_)) => {
                     judgement.outcome = Outcome6::Duplicate(message.target);
                 }
                 Some(State::Preferred) => judgement.outcome = Outcome6::Claimed(message.target),
                 Some(State::Duplicate) => {}
                 None => {
-                    if let Some(station) = message.station.filter(|_| self.is_on_link(interface, message.target)) {
-                        let address = message.target;
+                    // The answer to a unicast solicitation may leave out the station (§7.2.4).
+                    if (message.station.is_some() || solicited) && self.is_on_link(interface, message.target) {
+                        let (address, station) = (message.target, message.station);
                         judgement.learnt = Some(Learnt6 { interface, address, station, override_known });
                         judgement.verdict = Verdict::Local;
                     }

@@ -78,6 +78,10 @@ impl<I: Io> Outlet<I> {
     /// Takes in a station, learned here or at another worker, and sends what waited for it.
     pub(crate) fn learn6(&mut self, learnt: Learnt6) {
         let Learnt6 { interface, address, station, override_known } = learnt;
+        let Some(station) = station else {
+            self.neighbours6.confirm(self.now, interface, address);
+            return;
+        };
         // RFC 4861 §7.2.5: without the flag, another station does not replace the known one.
         if !override_known && self.neighbours6.lookup(interface, address).is_some_and(|known| known != station) {
             return;

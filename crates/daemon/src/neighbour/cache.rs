@@ -359,6 +359,14 @@ impl<P, A: Address> Neighbours<P, A> {
         true
     }
 
+    /// A known neighbour says that it is still there.
+    pub fn confirm(&mut self, now: Instant, interface: InterfaceId, address: A) {
+        let Some(entry) = self.find(interface, address).and_then(|index| self.entries.get(index)) else { return };
+        if matches!(entry.state, State::Known | State::Probing) {
+            self.learn(now, interface, address, entry.station);
+        }
+    }
+
     /// Gives up the known neighbour that was confirmed longest ago of the station with the most, if
     /// too many are known.
     fn make_room_for_known(&mut self, now: Instant) {
