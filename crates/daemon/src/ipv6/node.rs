@@ -600,14 +600,15 @@ impl Node {
         link.own.iter().any(|own| shares_prefix(own.address, address, own.prefix_length))
     }
 
-    /// An own address to send with: of the scope of `other`, best of its prefix.
+    /// An own address to send with: of the scope of `other`, best of its prefix. A link-local one
+    /// only for this link: no router forwards packets from it (RFC 4291 §2.5.6).
     pub fn own_address(&self, interface: InterfaceId, other: u128) -> Option<u128> {
         let link = self.links.get(interface.index())?;
         let scope = ipv6::is_link_local(other);
         let usable = || link.own.iter().filter(|own| own.state == State::Preferred);
         let same = usable().find(|own| shares_prefix(own.address, other, own.prefix_length));
         let same = same.or_else(|| usable().find(|own| ipv6::is_link_local(own.address) == scope));
-        same.or_else(|| usable().next()).map(|own| own.address)
+        same.or_else(|| usable().next().filter(|_| self.is_on_link(interface, other))).map(|own| own.address)
     }
 
     /// True if the kernel gets a packet to this destination that came by one of its interfaces:

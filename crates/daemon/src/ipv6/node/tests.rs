@@ -138,6 +138,8 @@ fn addresses_are_probed_before_they_are_used() {
     assert_eq!(node.own_address(LAN, bits("fe80::5")), Some(link_local));
     assert_eq!(node.own_address(LAN, bits("2001:db8:77::5")), Some(bits("2001:db8:1::1")), "of the same scope");
     assert_eq!(node.own_address(WAN, bits("2001:db8:2::5")), Some(link_local), "the other is a duplicate");
+    // No router forwards what comes from a link-local address.
+    assert_eq!(node.own_address(WAN, bits("2001:db8:77::5")), None);
     assert_eq!(node.next_due(later + PROBE_TIME), None);
 }
 
