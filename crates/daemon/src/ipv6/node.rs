@@ -165,6 +165,8 @@ pub struct Node {
     limit: RateLimit,
     answers_echo: bool,
     errors_to: [bool; 2],
+    /// Where softwires end. They are for the NAT, pings for the node.
+    aftrs: Vec<(Facing, u128)>,
     /// No address waits for the end of its probe.
     is_settled: bool,
     /// A report is due, at once or later.
@@ -210,6 +212,8 @@ impl Node {
         let live = live.filter(|live| live.has_ipv6()).cloned();
         let given_up = Vec::with_capacity(links.iter().map(|link| link.own.len()).sum());
         let hash = KeyedHash::new([secret, 6, secret.rotate_left(32), 64]);
+        let softwires = settings.transition.softwires.iter();
+        let aftrs = softwires.map(|one| (Facing::inside(one.realm), one.aftr.to_bits())).collect();
         Node {
             links,
             routes: routes_of(settings),
@@ -218,6 +222,7 @@ impl Node {
             limit: RateLimit::new(&settings.icmp, hash),
             answers_echo: settings.icmp.answer_echo,
             errors_to: [settings.icmp.errors_to_inside, settings.icmp.errors_to_outside],
+            aftrs,
             is_settled,
             has_reports: true,
             given_up,
@@ -403,6 +408,9 @@ impl Node {
         if is_group || ipv6::is_multicast(destination) {
             return Verdict::LocalIgnored.into();
         }
+        if self.is_aftr(interface, destination) {
+            return self.judge_local(now, interface, is_group, packet, chain);
+        }
         if source == 0 {
             return Verdict::SourceInvalid.into();
         }
@@ -575,6 +583,11 @@ impl Node {
         }
         let others = self.links.iter().filter(|other| other.facing == link.facing);
         !ipv6::is_link_local(destination) && others.flat_map(|other| &other.own).any(|own| own.address == destination)
+    }
+
+    fn is_aftr(&self, interface: InterfaceId, destination: u128) -> bool {
+        let facing = self.links.get(interface.index()).map(|link| link.facing);
+        facing.is_some_and(|facing| self.aftrs.contains(&(facing, destination)))
     }
 
     /// An own address that is not to be used yet, or no more.

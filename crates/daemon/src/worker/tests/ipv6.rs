@@ -8,7 +8,9 @@ use nat::Settings;
 use nat::Verdict;
 use nat::settings::Address6;
 use nat::settings::Route6;
+use nat::settings::Softwire;
 use nat::types::InterfaceId;
+use nat::types::RealmId;
 use packet_io::PortIndex;
 use wire::build;
 use wire::build6;
@@ -27,10 +29,10 @@ use super::bed::INSIDE;
 use super::bed::OUTSIDE;
 use super::bed::Sent;
 use super::bed::settings;
-
-const HOST_STATION: MacAddress = MacAddress([6, 0, 0, 0, 0, 7]);
 use crate::conflict::Conflicts;
 use crate::mailbox::Snapshot;
+
+const HOST_STATION: MacAddress = MacAddress([6, 0, 0, 0, 0, 7]);
 const OWN: &str = "2001:db8:1::1";
 const HOST: &str = "2001:db8:1::7";
 const OWN_OUTSIDE: &str = "2001:db8:2::1";
@@ -227,6 +229,62 @@ fn echo_is_answered_on_each_own_address() {
     let sent = exchange(&mut bed, &build6::echo_request(v6("2001:db8:1:5::1"), v6(OWN), 78, b"ping"));
     assert_eq!(packet(&sent)[40], 129);
     assert_eq!(messages(&sent)[0].target, bits("2001:db8:1::fe"), "the router was asked for");
+}
+
+#[test]
+fn echo_is_answered_where_softwires_end() {
+    // covers: 4443-4.2
+    const AFTR: &str = "2001:db8:1::aaaa";
+    let mut settings = with_ipv6();
+    let softwire = |aftr, realm| Softwire { aftr: v6(aftr), realm, inner: Vec::new(), subscribers: Vec::new() };
+    settings.transition.softwires = vec![softwire(AFTR, RealmId(0)), softwire(OWN_OUTSIDE, RealmId(0))];
+    settings.transition.hosts_max = 100;
+    let mut bed = Bed::of(settings, 1);
+    bed = bed.after_start();
+    for aftr in [AFTR, OWN_OUTSIDE] {
+        let sent = exchange(&mut bed, &build6::echo_request(v6(HOST), v6(aftr), 77, b"ping"));
+        let reply = packet(&sent);
+        let view = Ipv6::new_unchecked(reply.as_slice());
+        assert_eq!((view.source(), view.destination(), reply[40]), (bits(aftr), bits(HOST), 129));
+        let asked = Message::solicitation(bits(HOST), HOST_STATION, bits(aftr));
+        push_message(&bed, 0, &asked);
+        bed.settle();
+        assert_eq!(messages(&bed.sent(INSIDE)), [], "no interface has it");
+    }
+}
+
+#[test]
+fn an_answer_without_station_keeps_a_known_neighbour() {
+    // covers: 4861-7.2.5
+    let mut bed = bed(2);
+    exchange(&mut bed, &build6::echo_request(v6(HOST), v6(OWN), 1, b""));
+    let solicited = |solicited| {
+        let kind = Kind::Advertisement { router: true, solicited, override_known: false };
+        Message { kind, source: bits(HOST), destination: bits(OWN), target: bits(HOST), station: None }
+    };
+    let mut asked = 0;
+    for _ in 0..300 {
+        // In use, so that it is asked before it is forgotten.
+        push(&bed, &build6::echo_request(v6(HOST), v6(OWN), 1, b""));
+        bed.run_for(Duration::from_secs(1), Duration::from_millis(100));
+        for question in messages(&bed.sent(INSIDE)) {
+            assert_eq!((question.target, question.destination), (bits(HOST), bits(HOST)), "by unicast");
+            asked += 1;
+            push_message(&bed, 0, &solicited(true));
+        }
+    }
+    assert!((3..=10).contains(&asked), "{asked} probes in five minutes");
+    // An unsolicited one confirms nothing, and one about a stranger teaches nothing.
+    let stranger = Message { target: bits("2001:db8:1::99"), ..solicited(true) };
+    for message in [solicited(false), stranger] {
+        let ignored = bed.total().of(Verdict::LocalIgnored);
+        push_message(&bed, 0, &message);
+        bed.settle();
+        assert_eq!(bed.total().of(Verdict::LocalIgnored), ignored + u64::from(message.target == bits(HOST)));
+    }
+    push(&bed, &build6::echo_request(v6("2001:db8:1::99"), v6(OWN), 1, b""));
+    bed.settle();
+    assert_eq!(messages(&bed.sent(INSIDE))[0].target, bits("2001:db8:1::99"), "it is asked for");
 }
 
 #[test]
