@@ -112,9 +112,12 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
     (transition, pools)
 }
 
-/// Whether a prefix has only addresses that no packet can come from (RFC 1812 §5.3.7).
+/// Whether a prefix has only addresses that no packet can come from (RFC 1812 §5.3.7), or that are
+/// Natrix's own in softwires: the AFTR (RFC 6333 §5.7) and the source of its errors (RFC 7600 §4.8).
 fn is_of_nobody(prefix: nat::types::Prefix) -> bool {
-    is_of_no_host(prefix) || prefix.length() >= 8 && matches!(prefix.address().octets()[0], 0 | 127)
+    is_of_no_host(prefix)
+        || prefix.length() >= 8 && matches!(prefix.address().octets()[0], 0 | 127)
+        || prefix.length() == 32 && matches!(prefix.address().octets(), [192, 0, 0, 1 | 8])
 }
 
 /// A host knows its table by a number of eight bits.
