@@ -298,6 +298,28 @@ mod tests {
     }
 
     #[test]
+    fn an_address_inside_homes_is_to_be_asked_for_by_b4() {
+        let mut settings = Settings::default();
+        settings.realm_names = vec!["default".to_owned()];
+        settings.transition.softwires = vec![nat::settings::Softwire {
+            aftr: "2001:db8:1::aaaa".parse().unwrap(),
+            realm: RealmId::default(),
+            inner: vec![nat::types::Prefix::new(Ipv4Addr::new(192, 168, 0, 0), 16).unwrap()],
+            subscribers: Vec::new(),
+        }];
+        let live = OnlyBlocks(Arc::new(Shared::new(settings, 1).unwrap()));
+        for (address, is_inside) in [([192, 168, 1, 2], true), ([10, 0, 0, 1], false)] {
+            let address = FindAddress::Ipv4(address.into());
+            let find = Find { address, port: None, protocol: None, vrf: None, limit: None, cursor: None };
+            let page = crate::live::find(&live, &find).unwrap();
+            let said = page.objects[0]
+                .detail
+                .ends_with("; hosts behind B4s may have this address: ask for the address of a B4");
+            assert_eq!((page.objects.len(), said), (1, is_inside), "{:?}", page.objects);
+        }
+    }
+
+    #[test]
     fn addresses_of_natrix_are_no_hosts() {
         let mut settings = Settings::default();
         let (own, aftr) = ("2001:db8:1::1".parse().unwrap(), "2001:db8:1::aaaa".parse().unwrap());

@@ -65,7 +65,18 @@ impl Search<'_> {
     fn nowhere(&self, because: &str) -> FindAnswer {
         let (address, of_vrf) = (self.asked.address, self.asked.of_vrf());
         let nobodys = format!("{address} is neither an external address of a pool nor a subscriber{of_vrf}");
-        self.asked.nobody(Place::Nowhere, format!("{nobodys}{because}, nor an address of Natrix"))
+        let behind = self.behind_b4s();
+        self.asked.nobody(Place::Nowhere, format!("{nobodys}{because}, nor an address of Natrix{behind}"))
+    }
+
+    /// A note about an address that many homes may have inside (DS-Lite).
+    fn behind_b4s(&self) -> &'static str {
+        let mut ends = self.shared.settings().transition.softwires.iter();
+        let may_have = |prefix: &nat::types::Prefix| prefix.contains(self.asked.address);
+        match ends.any(|end| self.realms.contains(&end.realm) && end.inner.iter().any(may_have)) {
+            true => "; hosts behind B4s may have this address: ask for the address of a B4",
+            false => "",
+        }
     }
 
     /// Mappings and flows of the port, or the subscribers with the address and their `refusals`, by
@@ -165,7 +176,8 @@ impl Search<'_> {
         let (name, vrf) = (convert::pool_name(&self.shared, pool), self.vrf(realm));
         // Two VRFs may have the same address.
         let who = if realm == RealmId::default() { address.to_string() } else { format!("{vrf}/{address}") };
-        let detail = format!("{who} may use pool \"{name}\" and has no mapping now");
+        let behind = self.behind_b4s();
+        let detail = format!("{who} may use pool \"{name}\" and has no mapping now{behind}");
         let mut idle = FindAnswer {
             pool: Some(name),
             realm: Some(realm.0),
