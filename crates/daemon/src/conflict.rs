@@ -1,15 +1,16 @@
 //! Claims of other stations to addresses of Natrix, for the log.
 //!
-//! A worker keeps them with a count. Whoever reads a snapshot takes nothing away from the log, which
-//! remembers the count that it has reported.
+//! A worker keeps them with a count, and the log remembers the count that it has reported. So
+//! whoever reads a snapshot takes nothing away from the log.
 
 use crate::ipv6::Conflict6;
 use crate::neighbour::Learnt;
 
-/// An address is given up once, so the log must not miss one: so many between two of its looks.
+/// An address is given up once, so the log must not miss it: so many are kept between two of its
+/// looks.
 const GIVEN_UP_MAX: usize = 16;
 
-/// The last of `N` of each kind that are kept, with the count of all.
+/// The last `N` values, and the count of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latest<T, const N: usize> {
     count: u64,
