@@ -54,6 +54,7 @@ import test_security  # noqa: E402, F401
 import test_small_limits  # noqa: E402, F401
 import test_snmp  # noqa: E402, F401
 import test_soak_management  # noqa: E402, F401
+import test_sticky_next_hops  # noqa: E402, F401
 import test_tcp  # noqa: E402, F401
 import test_timers  # noqa: E402, F401
 import test_transition  # noqa: E402, F401
