@@ -42,6 +42,8 @@ from test_port_control import lost_by_hop
 
 # On the subnet outside, and nobody's.
 NOBODY = "198.51.100.99"
+# For the core router: an address at which it does not answer ARP, and others at which it does.
+SILENT, ALIASES = "198.51.100.98", ("198.51.100.96", "198.51.100.97")
 LEARNED = "192.0.2.0/24"
 # A routing protocol that no daemon has.
 OWN = "200"
@@ -149,6 +151,70 @@ def a_route_of_the_kernel_leads_packets(n):
             n.nat.ip("route", "del", f"{SRV1}/32")
         expect(wait_until(lambda: not used_route(n, f"{SRV1}/32"), 10, 0.1), "the route is gone")
         expect(wait_until(lambda: reaches(n, port), 10, 0.1), "after")
+
+
+@contextlib.contextmanager
+def leading_by(n, hop):
+    """The way to srv1 leads by this neighbour."""
+    n.nat.ip("route", "add", f"{SRV1}/32", "via", hop, "dev", "nx-outside", "proto", "static")
+    try:
+        leads = lambda: (used_route(n, f"{SRV1}/32") or {}).get("next_hops", [{}])[0].get("via") == hop  # noqa: E731
+        expect(wait_until(leads, 10, 0.1), f"Natrix uses the route by {hop}")
+        yield
+    finally:
+        n.nat.ip("route", "del", f"{SRV1}/32")
+
+
+@test("kernel_routes")
+def a_neighbour_that_an_operator_has_set_stays_as_it_is(n):
+    """One that answers ARP, and one that does not."""
+    port = fresh_port()
+    station = json.loads(n.core.ip("-j", "link", "show", "nat"))[0]["address"]
+    entry = lambda hop: n.nat.ip("neigh", "show", hop, "dev", "nx-outside").split()  # noqa: E731
+    with sockets(listener(n.srv1, port, SRV1)):
+        for hop in (SILENT, CORE):
+            n.nat.ip("neigh", "replace", hop, "lladdr", station, "dev", "nx-outside", "nud", "permanent")
+            try:
+                with leading_by(n, hop):
+                    for _ in range(5):
+                        expect(wait_until(lambda: reaches(n, port), 10, 0.1), f"by {hop}: {entry(hop)}")
+                        expect("PERMANENT" in entry(hop) and station in entry(hop), f"{hop}: {entry(hop)}")
+                        time.sleep(0.2)
+            finally:
+                n.nat.ip("neigh", "del", hop, "dev", "nx-outside")
+        expect(wait_until(lambda: reaches(n, port), 10, 0.1), "as an ordinary one again")
+
+
+@test("kernel_routes")
+def a_neighbour_that_the_kernel_has_is_checked_by_it(n):
+    """What the kernel sends for that never leaves; a firewall may refuse it."""
+    port = fresh_port()
+    station = json.loads(n.core.ip("-j", "link", "show", "nat"))[0]["address"]
+    state = lambda hop: n.nat.ip("neigh", "show", hop, "dev", "nx-outside").split()[-1]  # noqa: E731
+    with n.core.entered():
+        seen = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
+    seen.bind(("nat", ETH_P_IP))
+    seen.settimeout(0)
+    firewall = "table inet closed { chain output { type filter hook output priority 0; udp dport 9 counter drop; }; }"
+    with sockets(listener(n.srv1, port, SRV1)), contextlib.closing(seen), contextlib.ExitStack() as undone:
+        for hop in ALIASES:
+            n.core.ip("address", "add", f"{hop}/32", "dev", "nat")
+            undone.callback(n.core.ip, "address", "del", f"{hop}/32", "dev", "nat")
+            n.nat.ip("neigh", "replace", hop, "lladdr", station, "dev", "nx-outside", "nud", "stale")
+            with leading_by(n, hop):
+                expect(wait_until(lambda: reaches(n, port), 10, 0.1), f"by {hop}: {state(hop)}")
+                expect(wait_until(lambda: state(hop) == "REACHABLE", 20, 0.1), f"the kernel has checked {hop}: {state(hop)}")  # noqa: B023
+            if hop == ALIASES[0]:
+                n.nat.run(["nft", firewall], check=True)
+                undone.callback(n.nat.run, ["nft", "delete table inet closed"], check=True)
+        refused = n.nat.run(["nft", "list table inet closed"])[1]
+        expect("packets 0 " not in refused and "counter packets" in refused, f"the firewall: {refused}")
+        discarded = 0
+        with contextlib.suppress(BlockingIOError):
+            while frame := seen.recv(2048):
+                # Datagrams to the discard port.
+                discarded += frame[23] == socket.IPPROTO_UDP and frame[36:38] == b"\x00\x09"
+        expect_equal(discarded, 0, "datagrams of the kernel that left")
 
 
 @test("kernel_routes")

@@ -18,6 +18,7 @@ pub mod end;
 pub mod ingress;
 pub mod netlink;
 pub mod next_hop_objects;
+mod probes;
 mod questions;
 mod sent;
 pub mod setup;

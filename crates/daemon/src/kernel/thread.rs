@@ -18,6 +18,7 @@ use mem::ring::Producer;
 use nat::Settings;
 use nat::types::InterfaceId;
 use netlink_packet_core::NLM_F_CREATE;
+use netlink_packet_core::NLM_F_EXCL;
 use packet_io::Buffer;
 use packet_io::PortIndex;
 use rustix::event::PollFd;
@@ -38,6 +39,7 @@ use crate::kernel::end::Up;
 use crate::kernel::netlink;
 use crate::kernel::netlink::NeighbourNews;
 use crate::kernel::netlink::Netlink;
+use crate::kernel::probes::Probes;
 use crate::kernel::sent::Sent;
 use crate::kernel::setup::Devices;
 use crate::kernel::setup::PortDevice;
@@ -71,6 +73,7 @@ pub struct KernelThread {
 pub struct Rings<B> {
     ends: Vec<WorkerEnds<B>>,
     sent: Arc<Sent>,
+    probes: Probes,
 }
 
 /// The rings, and the end of each worker.
@@ -90,7 +93,7 @@ pub fn rings<B: Send>(workers: usize, settings: &Settings, secret: u64) -> (Ring
         let sent = Arc::clone(&sent);
         of_workers.push(KernelEnd::new(up, down_consumer, back, asks, told_consumer, settings, sent, secret));
     }
-    (Rings { ends, sent }, of_workers)
+    (Rings { ends, sent, probes: Probes::new(secret) }, of_workers)
 }
 
 impl KernelThread {
@@ -113,9 +116,10 @@ impl KernelThread {
             device_of: devices.interfaces.iter().copied().collect(),
             interface_of: devices.interfaces.iter().map(|(interface, device)| (*device, *interface)).collect(),
             devices: devices.clone(),
-            known: HashMap::new(),
+            known: Known::default(),
             ends: rings.ends,
             sent: rings.sent,
+            probes: rings.probes,
             spare: Vec::new(),
             has_lost: false,
             broken: HashSet::new(),
@@ -152,7 +156,8 @@ struct Relay<B> {
     asker: Netlink,
     device_of: HashMap<InterfaceId, u32>,
     interface_of: HashMap<u32, InterfaceId>,
-    known: HashMap<(InterfaceId, IpAddr), MacAddress>,
+    known: Known,
+    probes: Probes,
     spare: Vec<Box<[u8]>>,
     /// Messages about neighbours were lost.
     has_lost: bool,
@@ -227,7 +232,12 @@ impl<B: Buffer> Relay<B> {
                 };
                 self.broken.remove(&device.port);
                 count += 1;
-                self.sent.note(device.port, bytes.get(..length).unwrap_or_default());
+                let frame = bytes.get(..length).unwrap_or_default();
+                if self.probes.is_own(frame) {
+                    self.spare.push(bytes);
+                    continue;
+                }
+                self.sent.note(device.port, frame);
                 // There is room.
                 let _ = ends.down.try_push(Down { port: device.port, bytes, length });
             }
@@ -242,13 +252,15 @@ impl<B: Buffer> Relay<B> {
             for _ in 0..ROUND {
                 let Some(Ask { interface, address }) = ends.asks.try_pop() else { break };
                 count += 1;
-                if let Some(station) = self.known.get(&(interface, address)) {
+                let known = self.known.stations.get(&(interface, address)).copied();
+                if let Some(Station { mac, .. }) = known {
                     // If it is lost, the worker asks again.
-                    let _ = ends.told.try_push(Told { interface, address, station: Some(*station) });
+                    let _ = ends.told.try_push(Told { interface, address, station: Some(mac) });
                 }
                 let Some(&device) = self.device_of.get(&interface) else { continue };
-                // If it fails, the worker asks again.
-                let _ = self.asker.send(netlink::resolve(device, address), NLM_F_CREATE);
+                if !known.is_some_and(|station| station.is_fixed) {
+                    ask_kernel(&mut self.asker, &self.probes, device, address);
+                }
             }
         }
         count > 0
@@ -280,26 +292,80 @@ impl<B: Buffer> Relay<B> {
     }
 
     fn tell(&mut self, news: NeighbourNews) {
-        let NeighbourNews { device, address, station, is_asked, is_collected, .. } = news;
-        let Some(&interface) = self.interface_of.get(&device) else { return };
-        match station {
-            _ if is_asked => return,
-            _ if repeats(self.known.get(&(interface, address)), &news) => return,
-            // Active subscribers are more than the kernel keeps, and it does not see their packets.
-            // Workers ask again within a minute. Without link, somebody else may come back.
-            None if is_collected && self.devices.ports.iter().all(PortDevice::has_link) => return,
-            Some(station) if self.known.len() < NEIGHBOURS_MAX || self.known.contains_key(&(interface, address)) => {
-                self.known.insert((interface, address), station);
-            }
-            Some(_) => {}
-            None => {
-                self.known.remove(&(interface, address));
-            }
+        let Some(&interface) = self.interface_of.get(&news.device) else { return };
+        if !self.known.learn(interface, &news, self.devices.ports.iter().all(PortDevice::has_link)) {
+            return;
         }
+        let NeighbourNews { address, station, .. } = news;
         for ends in &mut self.ends {
             // If it is lost, the worker asks again, or finds out when it checks the neighbour.
             let _ = ends.told.try_push(Told { interface, address, station });
         }
+    }
+}
+
+/// Has the kernel resolve a neighbour, or check that it is still there, whatever an operator does
+/// with its entry at the same time.
+fn ask_kernel(asker: &mut Netlink, probes: &Probes, device: u32, address: IpAddr) {
+    let asked = asker.request(netlink::resolve(device, address), NLM_F_CREATE | NLM_F_EXCL);
+    let is_there = asked.is_err_and(|error| error.kind() == io::ErrorKind::AlreadyExists);
+    if !is_there {
+        // If it failed, the worker asks again.
+        return;
+    }
+    match probes.send(device, address) {
+        // Too many wait. The worker asks again.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        // A firewall refuses what the machine sends, or there is no route for IPv6. An entry that
+        // an operator has set just now would become an ordinary one.
+        Err(_) => drop(asker.request(netlink::resolve(device, address), NLM_F_CREATE)),
+        Ok(()) => {}
+    }
+}
+
+/// A neighbour that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Station {
+    mac: MacAddress,
+    /// An operator has set it; it needs no check.
+    is_fixed: bool,
+}
+
+/// All that are known.
+#[derive(Default)]
+struct Known {
+    stations: HashMap<(InterfaceId, IpAddr), Station>,
+}
+
+impl Known {
+    /// Takes over what the kernel reports. Returns whether workers need to know.
+    fn learn(&mut self, interface: InterfaceId, news: &NeighbourNews, has_link: bool) -> bool {
+        let key = (interface, news.address);
+        let has_room = self.stations.len() < NEIGHBOURS_MAX;
+        let known = self.stations.get_mut(&key);
+        if news.is_asked {
+            return false;
+        }
+        let was = known.as_ref().map(|known| known.mac);
+        match (news.station, known) {
+            (Some(mac), Some(known)) => *known = Station { mac, is_fixed: news.is_fixed },
+            (Some(mac), None) if has_room => {
+                self.stations.insert(key, Station { mac, is_fixed: news.is_fixed });
+            }
+            (Some(_), None) => {}
+            // Active subscribers are more than the kernel keeps, and it does not see their packets.
+            // Workers ask again within a minute. Without link, somebody else may come back.
+            (None, known) if news.is_collected && has_link => {
+                if let Some(known) = known {
+                    known.is_fixed = false;
+                }
+                return false;
+            }
+            (None, _) => {
+                self.stations.remove(&key);
+            }
+        }
+        !repeats(was.as_ref(), news)
     }
 }
 
@@ -327,6 +393,7 @@ mod tests {
             station,
             is_confirmed,
             is_asked: false,
+            is_fixed: false,
             is_collected: false,
         };
         assert!(repeats(Some(&one), &news(Some(one), false)), "stale");
@@ -334,5 +401,24 @@ mod tests {
         assert!(!repeats(Some(&one), &news(Some(other), false)), "stale at once, as it announced another address");
         assert!(!repeats(None, &news(Some(one), false)), "known before the start");
         assert!(!repeats(Some(&one), &news(None, false)), "it failed");
+    }
+
+    #[test]
+    fn only_what_an_operator_has_set_needs_no_check() {
+        let (lan, address) = (InterfaceId(0), IpAddr::from([192, 0, 2, 9]));
+        let mut known = Known::default();
+        let mut hear = |last, is_confirmed, is_fixed, is_collected| {
+            let station = (last > 0).then_some(MacAddress([2, 0, 0, 0, 0, last]));
+            let news =
+                NeighbourNews { device: 7, address, station, is_confirmed, is_asked: false, is_fixed, is_collected };
+            let is_told = known.learn(lan, &news, true);
+            (is_told, known.stations.get(&(lan, address)).map(|station| (station.mac.0[5], station.is_fixed)))
+        };
+        assert_eq!(hear(1, true, true, false), (true, Some((1, true))), "permanent");
+        assert_eq!(hear(1, false, false, false), (false, Some((1, false))), "an ordinary one again");
+        assert_eq!(hear(2, true, true, false), (true, Some((2, true))), "another station");
+        assert_eq!(hear(0, false, false, true), (false, Some((2, false))), "it went with its device: it is asked for");
+        assert_eq!(hear(2, true, true, false), (true, Some((2, true))), "it is back");
+        assert_eq!(hear(0, false, false, false), (true, None), "an operator has removed it");
     }
 }

@@ -27,6 +27,8 @@ pub struct NeighbourNews {
     pub is_confirmed: bool,
     /// The kernel still asks and has no answer yet.
     pub is_asked: bool,
+    /// An operator has set it; the kernel never asks for it.
+    pub is_fixed: bool,
     /// The kernel forgot it though it had answered: its table is full, or nobody asked for a while.
     pub is_collected: bool,
 }
@@ -62,15 +64,16 @@ pub fn neighbour_news(message: &RouteNetlinkMessage) -> Option<NeighbourNews> {
             | NeighbourState::Permanent
             | NeighbourState::Noarp
     );
-    let is_confirmed = is_there
-        && matches!(header.state, NeighbourState::Reachable | NeighbourState::Permanent | NeighbourState::Noarp);
+    let is_fixed = is_there && matches!(header.state, NeighbourState::Permanent | NeighbourState::Noarp);
+    let is_confirmed = is_fixed || is_there && header.state == NeighbourState::Reachable;
     let is_asked = is_there && matches!(header.state, NeighbourState::Incomplete | NeighbourState::None);
     let station = station.filter(|_| is_there && is_known);
     let is_collected = !is_there && is_known;
-    Some(NeighbourNews { device: header.ifindex, address, station, is_confirmed, is_asked, is_collected })
+    Some(NeighbourNews { device: header.ifindex, address, station, is_confirmed, is_asked, is_fixed, is_collected })
 }
 
-/// Asks the kernel to resolve a neighbour, or to check that it is still there.
+/// Asks the kernel to resolve a neighbour. Since Linux 5.16 this makes an ordinary entry of a
+/// permanent one, so it is only safe with `NLM_F_EXCL`.
 pub fn resolve(device: u32, address: IpAddr) -> RouteNetlinkMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = family_of(address);
@@ -105,7 +108,7 @@ mod tests {
             message.attributes.push(NeighbourAttribute::LinkLocalAddress(station.0.to_vec()));
             let read = neighbour_news(&RouteNetlinkMessage::NewNeighbour(message)).unwrap();
             assert_eq!((read.device, read.address, read.station), (7, address, Some(station)));
-            assert!(read.is_confirmed);
+            assert!(read.is_confirmed && !read.is_fixed);
         }
         let RouteNetlinkMessage::NewNeighbour(mut stale) = resolve(7, Ipv4Addr::new(192, 0, 2, 9).into()) else {
             return;
@@ -113,6 +116,19 @@ mod tests {
         stale.header.state = NeighbourState::Stale;
         assert!(!neighbour_news(&RouteNetlinkMessage::NewNeighbour(stale)).unwrap().is_confirmed);
         assert_eq!(neighbour_news(&resolve(7, "ff02::1".parse().unwrap())), None, "a group is no neighbour");
+    }
+
+    #[test]
+    fn a_neighbour_that_an_operator_has_set_is_fixed() {
+        let RouteNetlinkMessage::NewNeighbour(mut message) = resolve(7, Ipv4Addr::new(192, 0, 2, 9).into()) else {
+            panic!("a neighbour")
+        };
+        for state in [NeighbourState::Permanent, NeighbourState::Noarp] {
+            message.header.state = state;
+            let read = neighbour_news(&RouteNetlinkMessage::NewNeighbour(message.clone())).unwrap();
+            assert!(read.is_fixed && read.is_confirmed, "{state:?}");
+            assert!(!neighbour_news(&RouteNetlinkMessage::DelNeighbour(message.clone())).unwrap().is_fixed);
+        }
     }
 
     #[test]
