@@ -152,6 +152,30 @@ def a_link_that_the_driver_does_not_see_is_down(n):
     expect(wait_until(lambda: said() == 2, 10, 0.1), f"the log: {n.dut.daemon.log()[-2000:]}")
 
 
+@test("links")
+def a_port_whose_device_was_away_for_a_moment_is_down(n):
+    """Without devices of Natrix in the kernel. It comes back with its old number, but not to its socket."""
+    with running(n, "moment") as (hosts, instance), Echo(hosts.server):
+        expect_equal(instance.stop(), None, "end of the instance before")
+        lines = instance.configuration.read_text().replace("[routing]\nkernel = true\n", "").splitlines(keepends=True)
+        text = "".join(line for line in lines if not line.startswith(("kernel", "driver")))
+        for number, side in enumerate(("inside", "outside")):
+            text = text.replace(f'name = "{side}"\n', f'name = "{side}"\ndriver = "net_af_packet{number},iface={side}"\n')
+        instance.configuration.write_text(text + f'\n[[route]]\nprefix = "{DEFAULT}"\nvia = "{BORDER}"\n')
+        hosts.access.ip("route", "add", "default", "via", INSIDE)
+        hosts.border.ip("route", "add", POOL, "via", OUTSIDE)
+        instance.restart()
+        link = lambda: {port["name"]: port["link_up"] for port in instance.show("interfaces")}["outside"]  # noqa: E731
+        with Flows(hosts.subs, range(5), 0.1, SERVER) as flows:
+            expect(wait_until(lambda: all(flows.seen.values()), 20, 0.1), "at first")
+        hosts.nat.ip("link", "set", "outside", "netns", hosts.manager.full_name)
+        hosts.manager.ip("link", "set", "outside", "netns", hosts.nat.full_name)
+        hosts.nat.ip("link", "set", "outside", "up")
+        expect(wait_until(lambda: not link(), 10, 0.1), f"moved away and back: link {link()}")
+        line = "another outside is there now: restart Natrix to use it"
+        expect(wait_until(lambda: line in instance.daemon.log(), 10, 0.1), f"the log: {instance.daemon.log()[-2000:]}")
+
+
 @contextlib.contextmanager
 def with_driver(n, mark, driver):
     """A NAT between two routers, with routes of the kernel only."""

@@ -179,7 +179,8 @@ pub(super) struct PortLink {
 /// Looks at the devices of the kernel below ports.
 #[derive(Default)]
 struct LookBelow {
-    socket: Option<Netlink>,
+    /// One that hears of devices that go, and one that asks for all.
+    sockets: Option<(Netlink, Netlink)>,
 }
 
 impl LookBelow {
@@ -188,21 +189,29 @@ impl LookBelow {
         if instance.routing().is_some() || instance.below().is_empty() {
             return;
         }
-        let mut links = Vec::new();
-        let socket = match self.socket.take() {
-            Some(socket) => Ok(socket),
-            None => Netlink::open(&[]),
+        let sockets = match self.sockets.take() {
+            Some(sockets) => Ok(sockets),
+            None => Netlink::open(&[netlink::LINKS]).and_then(|monitor| Ok((monitor, Netlink::open(&[])?))),
         };
-        let read = socket.and_then(|mut socket| {
-            socket.dump(netlink::all_links(), |message| links.extend(netlink::device_link(&message)))?;
-            Ok(socket)
-        });
-        // Of what cannot be read, the links stay as they were.
-        if let Ok(socket) = read {
-            instance.below().take(&Seen { links: Some(links), removed: Vec::new() });
-            self.socket = Some(socket);
+        // If there is an error, the links stay as they were.
+        if let Ok((mut monitor, mut asker)) = sockets
+            && let Ok(seen) = look_below(&mut monitor, &mut asker)
+        {
+            instance.below().take(&seen);
+            self.sockets = Some((monitor, asker));
         }
     }
+}
+
+/// All devices, and those that were removed since the last call: one that was moved to another
+/// namespace and back has its old number, and its port is dead all the same.
+fn look_below(monitor: &mut Netlink, asker: &mut Netlink) -> io::Result<Seen> {
+    let mut removed = Vec::new();
+    // After an error, the next call goes on.
+    while let Ok(true) = monitor.receive_bytes(|message| removed.extend(netlink::removed_device(message))) {}
+    let mut links = Vec::new();
+    asker.dump(netlink::all_links(), |message| links.extend(netlink::device_link(&message)))?;
+    Ok(Seen { links: Some(links), removed })
 }
 
 /// What grew by how much a second. Every rate that is shown anywhere comes from here.
