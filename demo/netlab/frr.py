@@ -17,8 +17,11 @@ class Router:
     A name with a number, such as ospfd-2, is an instance of its own of that daemon.
     """
 
-    def __init__(self, host, address, daemons, zebra=()):
-        """`daemons`: the configuration of each by name, in the order of their start. `zebra`: options of zebra."""
+    def __init__(self, host, address, daemons, zebra=(), in_one_file=False):
+        """`daemons`: the configuration of each by name, in the order of their start. `zebra`: options of zebra.
+
+        `in_one_file`: all daemons start without a configuration and get it then, as the package does it.
+        """
         # All run as the user of the package, which may not enter the folder of the network.
         self.directory = tempfile.TemporaryDirectory(prefix="natrix-frr-")
         self.folder = Path(self.directory.name)
@@ -33,8 +36,9 @@ class Router:
             "bfdd": ["--bfdctl", self.folder / "bfdd.sock"],
         }
         self.options = {name: ["-z", zserv, *self.options.get(name, [])] for name in self.names}
+        self.together = "!\n".join(daemons.values()) if in_one_file else ""
         for name, text in {"zebra": "", **daemons}.items():
-            (self.folder / f"{name}.conf").write_text(text)
+            (self.folder / f"{name}.conf").write_text("" if in_one_file else text)
         self.start()
 
     def start(self):
@@ -50,6 +54,8 @@ class Router:
             self.daemons.append(self.host.start(name, words))
             if not process.wait_until(is_up.exists, 20, 0.05):
                 raise process.CommandFailed(f"{name} is not ready after 20 s: {self.daemons[-1].log()}")
+        if self.together:
+            self.load(self.together)
 
     def ask(self, command):
         """The answer to `show COMMAND json`."""

@@ -454,7 +454,7 @@ def frr_that_is_killed_and_started_again_loses_nothing(n):
     options = re.search(r'zebra_options="(.*)"', found["daemons"])[1].split()
     expect_equal(options[-2], "-K", f"options of zebra: {options}")
     # The time after which zebra removes what nobody brought again is shorter here.
-    near = Router(n.nat, NAT_OUTSIDE, {"bgpd": found["bgpd"]}, [*options[:-1], "20"])
+    near = Router(n.nat, NAT_OUTSIDE, {"bgpd": found["bgpd"]}, [*options[:-1], "20"], in_one_file=True)
     core = core_that_waits(n)
     with routers(near, core):
         has_learned = lambda: LEARNED in near.bgp_routes()  # noqa: E731

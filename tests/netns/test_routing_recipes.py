@@ -258,7 +258,10 @@ KEPT_SECONDS = 15
 
 @test("kernel_routes")
 def a_restart_of_frr_with_ospf_inside_keeps_all_routes(n):
-    """Also when the time is over after which zebra removes the routes of the FRR before it."""
+    """Also when the time is over after which zebra removes the routes of the FRR before it.
+
+    OSPF may take the default route away inside meanwhile, and the static one takes its place.
+    """
     found = recipe("graceful")
     daemons = {"bgpd": found["bgpd"], "ospfd": found["ospfd"].replace("dead-interval 4\n", f"dead-interval {DEAD}\n")}
     with running(n, "kept") as (hosts, instance):
@@ -266,12 +269,16 @@ def a_restart_of_frr_with_ospf_inside_keeps_all_routes(n):
         instance.configuration.write_text(instance.configuration.read_text().replace(f'prefix = "{OF_SUBSCRIBERS}"', 'prefix = "100.127.0.0/16"'))
         expect_equal(instance.stop(), None, "end of the instance")
         instance.restart()
-        near = Router(hosts.nat, OUTSIDE, daemons, ["-K", KEPT_SECONDS])
-        access = Router(hosts.access, ACCESS, {"ospfd": ospf("eth0", ACCESS, "redistribute kernel")})
+        near = Router(hosts.nat, OUTSIDE, daemons, ["-K", KEPT_SECONDS], in_one_file=True)
+        of_access = {"staticd": found["inside"], "ospfd": ospf("eth0", ACCESS, "redistribute kernel")}
+        access = Router(hosts.access, ACCESS, of_access, in_one_file=True)
         border = Router(hosts.border, BORDER, {"bgpd": bgp_of_border()})
         with routers(near, access, border):
             wait_for(hosts.border, {POOL}, "only the pool")
             wait_for(hosts.access, {"default"}, "only the default route")
+            # While OSPF has the better one, zebra does not put the static one into the kernel.
+            default = lambda: hosts.access.ip("route", "show", "default")  # noqa: E731
+            expect("proto ospf" in default(), f"the default route inside: {default()}")
             both = {"0.0.0.0/0": [("outside", BORDER)], OF_SUBSCRIBERS: [("inside", ACCESS)]}
             used = lambda: {prefix: instance.used(prefix) for prefix in both}  # noqa: E731
             expect(wait_until(lambda: used() == both, 60, 0.1), f"learned: {used()}")
@@ -289,6 +296,7 @@ def a_restart_of_frr_with_ospf_inside_keeps_all_routes(n):
                 flows.end()
                 silence = max(map(flows.silence, flows.flows))
                 print(f"# {flows.lost()} of {sum(flows.sent.values())} datagrams lost, {silence:.2f} s without an answer at most", flush=True)
+                expect_equal(flows.lost(), 0, "datagrams lost")
             wait_for(hosts.border, {POOL}, "the pool after the restart")
             wait_for(hosts.access, {"default"}, "the default route after the restart")
             with traffic(hosts, SERVER, FAR):
