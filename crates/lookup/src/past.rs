@@ -320,6 +320,7 @@ mod tests {
             remote: None,
             is_certain: true,
             is_since_exact: true,
+            is_ms_shared: false,
         }
     }
 

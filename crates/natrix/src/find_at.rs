@@ -341,12 +341,8 @@ fn notes_of_parts(holders: &[Holder], time: Time) -> Vec<String> {
         notes.push(note.to_owned());
     }
     let parts = holders.iter().filter(|holder| holder.is_in_part(from_us, to_us)).count();
-    if from_us == to_us {
-        // Times are exact to the millisecond.
-        let note =
-            "a port had several holders within a millisecond of that moment: which of them had it then is not known";
-        notes.extend(in_turn.then(|| note.to_owned()));
-    } else if parts > 0 {
+    // The log itself says what a millisecond leaves open of a moment.
+    if from_us < to_us && parts > 0 {
         let remedy = "compare the times since and until, or ask for a moment with six digits of a second";
         let what = if to_us - from_us == 999_999 { "second" } else { "time" };
         notes.push(if in_turn {
@@ -371,18 +367,13 @@ impl SamePort {
     fn of(holders: &[Holder]) -> SamePort {
         let mut sorted: Vec<&Holder> = holders.iter().collect();
         sorted.sort_unstable_by_key(|holder| (holder.external, holder.first_port));
-        let is_other = |one: &Holder, other: &Holder| {
-            let has_transport = one.protocol.is_none() || other.protocol.is_none() || one.protocol == other.protocol;
-            has_transport && (one.realm, &one.subscriber) != (other.realm, &other.subscriber)
-        };
         let mut same = SamePort::default();
         for (place, one) in sorted.iter().enumerate() {
             let later = sorted.iter().skip(place + 1);
             let overlapping =
                 later.take_while(|other| other.external == one.external && other.first_port <= one.last_port);
-            for other in overlapping.filter(|other| is_other(one, other)) {
-                let has_remotes = one.remote.is_some() && other.remote.is_some();
-                let by_remote = has_remotes && one.remote != other.remote;
+            for other in overlapping.filter(|other| one.has_port_of(other)) {
+                let by_remote = one.is_apart_by_remote(other);
                 same.by_remote |= by_remote;
                 same.in_turn |= !by_remote;
                 if same.by_remote && same.in_turn {

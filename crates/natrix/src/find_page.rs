@@ -190,6 +190,7 @@ mod tests {
             remote: None,
             is_certain: true,
             is_since_exact: true,
+            is_ms_shared: false,
         }
     }
 

@@ -630,6 +630,38 @@ fn a_time_without_a_fraction_is_the_whole_second() {
 }
 
 #[test]
+fn none_of_two_holders_in_a_millisecond_is_proved() {
+    let log = Log::new("millisecond");
+    let lines = IN_TURN.replace("17.152000Z", "17.152300Z").replace("17.915000Z", "17.152600Z");
+    fs::write(log.0.join("events.json"), lines).unwrap();
+    let find = |at: &str| {
+        let mut found = objects(&log.find("203.0.113.1:15007", at, &["--json"]));
+        let last = found.pop().unwrap();
+        assert_eq!(last["complete"], true, "{at}: {last}");
+        let holder = |one: &serde_json::Value| {
+            let last_digit = one["subscriber"].as_str().unwrap().ends_with('1');
+            (last_digit, one["certain"] == true, one["throughout"] == true)
+        };
+        (found.iter().map(holder).collect::<Vec<_>>(), last["notes"].to_string())
+    };
+    for at in ["17.152000", "17.152299", "17.152700", "17.152999"] {
+        let (holders, notes) = find(&format!("2026-11-21T19:30:{at}Z"));
+        assert_eq!(holders, [(false, false, false), (true, false, false)], "{at}");
+        assert!(notes.contains("within a millisecond of that moment"), "{at}: {notes}");
+    }
+    // Each had it in a part of that millisecond, and the second of the second one.
+    for at in ["17.152Z", "17Z"] {
+        let (holders, notes) = find(&format!("2026-11-21T19:30:{at}"));
+        assert_eq!(holders, [(false, true, false), (true, true, false)], "{at}");
+        assert!(notes.contains("a port had several holders in that"), "{at}: {notes}");
+    }
+    for (at, holder) in [("17.151999Z", false), ("17.153000Z", true), ("17.153Z", true), ("16Z", false)] {
+        let (holders, notes) = find(&format!("2026-11-21T19:30:{at}"));
+        assert_eq!((holders, &notes[..]), (vec![(holder, true, true)], "[]"), "{at}");
+    }
+}
+
+#[test]
 fn a_date_alone_is_refused() {
     let log = Log::new("date");
     for (at, problem) in [

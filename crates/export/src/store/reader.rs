@@ -140,7 +140,13 @@ pub struct Holder {
     /// False if the beginning is only known to be within two seconds from `since_us` on, because
     /// its record was lost.
     pub is_since_exact: bool,
+    /// True if it began or ended in the millisecond in which the time in question begins or ends,
+    /// and another subscriber may have had its port in that millisecond.
+    pub is_ms_shared: bool,
 }
+
+/// Times of holders are exact to this, in µs: a beginning is rounded down, an end up.
+const EXACT_US: u64 = 1_000;
 
 impl Holder {
     /// True if it began or ended between these times, or may have by what is known of it.
@@ -151,7 +157,28 @@ impl Holder {
             Until::Open => false,
             Until::Ended(until) | Until::Restart(until) | Until::Lost(until) => until <= to_us,
         };
-        from_us < since_us || is_ended
+        from_us < since_us || is_ended || self.is_ms_shared
+    }
+
+    /// True if it may have begun or ended between these times, because its own are exact to a
+    /// millisecond only.
+    fn may_be_in_part(&self, from_us: u64, to_us: u64) -> bool {
+        // What a restart ended had no successor in that millisecond.
+        let is_ended = matches!(self.until, Until::Ended(until) if until < to_us.saturating_add(EXACT_US));
+        from_us < self.since_us.saturating_add(EXACT_US) || is_ended
+    }
+
+    /// True if these are two subscribers with the same port of the same transport.
+    pub fn has_port_of(&self, other: &Holder) -> bool {
+        let has_transport = self.protocol.is_none() || other.protocol.is_none() || self.protocol == other.protocol;
+        let has_port = self.first_port <= other.last_port && other.first_port <= self.last_port;
+        let is_other = (self.realm, &self.subscriber) != (other.realm, &other.subscriber);
+        self.external == other.external && has_port && has_transport && is_other
+    }
+
+    /// True if the remote endpoint of a packet decides which of the two it is of.
+    pub fn is_apart_by_remote(&self, other: &Holder) -> bool {
+        self.remote.is_some() && other.remote.is_some() && self.remote != other.remote
     }
 
     /// The interval alone, without what is known about its end.

@@ -360,6 +360,42 @@ impl Search<'_> {
             );
         }
     }
+
+    /// Marks holders whose port may have been another's in the millisecond in which the time in
+    /// question begins or ends. Returns the places of those with another holder in the answer.
+    pub(super) fn share_milliseconds(&mut self) -> Vec<usize> {
+        let Question { address, host, from_us, to_us, .. } = self.question;
+        let holders = &self.found.holders;
+        let is_near = |holder: &Holder| !holder.is_in_part(from_us, to_us) && holder.may_be_in_part(from_us, to_us);
+        let (mut shared, mut with_rival) = (Vec::new(), Vec::new());
+        for (place, holder) in holders.iter().enumerate().filter(|(_, holder)| is_near(holder)) {
+            let is_rival = |other: &Holder| holder.has_port_of(other) && !holder.is_apart_by_remote(other);
+            let has_rival = holders.iter().any(is_rival);
+            // Others are searched by external address only, and their records may be missing.
+            let is_alone = self.found.is_complete && host.is_none() && holder.external == address;
+            shared.extend((has_rival || !is_alone).then_some(place));
+            with_rival.extend(has_rival.then_some(place));
+        }
+        for place in shared {
+            self.found.holders[place].is_ms_shared = true;
+        }
+        with_rival
+    }
+
+    /// Of several holders within a millisecond none is proved to have had the port at a moment of
+    /// it, though no record is missing.
+    pub(super) fn note_rivals(&mut self, with_rival: &[usize]) {
+        let Question { from_us, to_us, .. } = self.question;
+        if from_us < to_us || with_rival.is_empty() {
+            return;
+        }
+        for place in with_rival {
+            self.found.holders[*place].is_certain = false;
+        }
+        let note =
+            "a port had several holders within a millisecond of that moment: which of them had it then is not known";
+        self.found.notes.push(note.to_owned());
+    }
 }
 
 /// A change of the formulas of deterministic pools, by the clock of its boot.

@@ -142,8 +142,10 @@ impl<'a> Search<'a> {
         self.damages();
         self.found.holders.sort_unstable();
         self.found.holders.dedup();
+        let has_rivals = self.share_milliseconds();
         self.assignments();
         self.ambiguity();
+        self.note_rivals(&has_rivals);
         Ok(())
     }
 
@@ -661,6 +663,7 @@ impl<'a> Search<'a> {
             remote,
             is_certain: is_proved && subscriber != Subscriber::Unknown,
             is_since_exact: !row.is_start_rounded,
+            is_ms_shared: false,
         }
     }
 }
