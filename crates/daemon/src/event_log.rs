@@ -197,6 +197,8 @@ pub struct Started {
     pub is_last_end_lost: bool,
     /// What of the store is damaged, and what the start did about it, in sentences.
     pub damage: Vec<String>,
+    /// What is missing of the previous run and changes no answer, in sentences.
+    pub notices: Vec<String>,
 }
 
 /// The rings of workers, in order.
@@ -234,6 +236,7 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
     };
     let is_last_end_lost = store.as_ref().is_some_and(StoreWriter::is_last_end_lost);
     let damage = store.as_ref().map_or_else(Vec::new, |store| store.damage().to_vec());
+    let notices = store.as_ref().map_or_else(Vec::new, |store| store.notices().to_vec());
     let lines = wanted.target.as_ref().map(|target| open(target, wanted)).transpose()?;
     let destination = lines.as_ref().map(|lines| lines.destination.clone()).unwrap_or_default();
     let names = names_of(&config.nat);
@@ -243,7 +246,7 @@ pub fn start(config: &Config, workers: usize, clock: Clock, version: &str) -> Re
     let exporter = Exporter::start(outputs, move || clock.both()).map_err(EventLogError::Thread)?;
     let store = wanted.store.as_ref().map(|store| store.path.clone());
     let view = EventLogView { destination: Mutex::new(destination), store, handle: exporter.handle() };
-    Ok(Some(Started { exporter, view, rings: producers, opened: seen, is_last_end_lost, damage }))
+    Ok(Some(Started { exporter, view, rings: producers, opened: seen, is_last_end_lost, damage, notices }))
 }
 
 /// The names for numbers in events, for an instance that starts with these settings.

@@ -178,8 +178,9 @@ impl Running {
         let mut workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), secret, clock.now())?;
         let event_log = event_log::start(config, workers.len(), clock, version)?;
         let (exporter, event_log, rings, opened) = match event_log {
-            Some(Started { exporter, view, rings, opened, is_last_end_lost, damage }) => {
+            Some(Started { exporter, view, rings, opened, is_last_end_lost, damage, notices }) => {
                 damage.iter().for_each(|what| log.error(&format_args!("log: {what}")));
+                notices.iter().for_each(|what| log.warn(&format_args!("log: {what}")));
                 if is_last_end_lost {
                     log.warn(
                         &"log: the previous run ended without a stop, so its last records may be missing; answers about that time are not complete",
@@ -255,7 +256,8 @@ impl Running {
         drop(keeper);
         let panics = fleet.panics();
         let last = fleet.stop();
-        drop((server, ticker, grants, kernel));
+        ticker.end(&last);
+        drop((server, grants, kernel));
         log.info(&format_args!("stopped after {} s: {}", instance.clock.uptime_us() / 1_000_000, summary(&last)));
         if let Some(exporter) = exporter {
             let handle = exporter.handle();

@@ -73,7 +73,7 @@ impl Reports {
                 self.opened.count_one();
             }
             // What is deleted while a collector is away is reported when it goes on.
-            News::Lost(_) | News::EndsUnknown | News::Begun => {}
+            News::Lost(_) | News::EndsUnknown | News::Begun | News::PutAside(_) => {}
             News::Connected | News::Failed(_) | News::Unkept(_) | News::Behind(_) => {}
         }
     }
@@ -234,7 +234,10 @@ fn tell(log: Log, name: &str, news: &News) {
         News::Failed(_) | News::Unkept(_) | News::Behind(_) | News::EndsUnknown | News::Begun => {
             log.warn(&format_args!("log sink {name}: {news}"))
         }
-        News::Lost(_) => log.error(&format_args!("log sink {name}: {news}")),
+        News::PutAside(aside) if aside.is_known && aside.records() == 0 => {
+            log.warn(&format_args!("log sink {name}: {news}"))
+        }
+        News::Lost(_) | News::PutAside(_) => log.error(&format_args!("log sink {name}: {news}")),
     }
 }
 

@@ -9,10 +9,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::time::SystemTime;
 
+use export::store::CursorFile;
+use export::store::Follower;
 use export::store::Found;
 use export::store::Interval;
 use export::store::Moment;
 use export::store::Question;
+use export::store::Start;
 use export::store::Store;
 use export::store::StoreError;
 use export::store::StoreOptions;
@@ -376,6 +379,71 @@ fn a_store_beyond_repair_is_kept_and_a_new_one_begins() {
     assert!(place.ask(110, 125).is_complete);
     drop(writer);
     assert_eq!(place.open(200).damage(), [""; 0]);
+}
+
+#[test]
+fn a_retained_row_proves_its_holder_in_a_deleted_time() {
+    let place = Place::new("deleted");
+    let mut writer = place.open(1);
+    writer.set_options(StoreOptions { retention_us: Some(20_000_000), ..place.options() });
+    for (sequence, second) in (1..).zip((3..90).step_by(10)) {
+        push(&mut writer, sequence, (BEGINS, 1_000 + second as u16, second));
+        writer.advance(moment(second + 7), (second + 7) * 1_000_000).unwrap();
+        writer.seal().unwrap();
+    }
+    let found = place.ask(1_003, 5);
+    assert!(found.notes.concat().contains("deleted by retention") && !found.is_complete, "{found:?}");
+    let since: Vec<(u64, bool)> = found.holders.iter().map(|holder| (holder.since_us, holder.is_certain)).collect();
+    assert_eq!(since, [(moment(3).unix_us, true)], "{found:?}");
+    assert!(place.ask(1_013, 5).holders.is_empty(), "it began later");
+}
+
+#[test]
+fn verify_reads_the_spool_the_copy_and_the_key() {
+    let place = Place::new("spool");
+    drop(place.open(0));
+    let cursor = CursorFile::new(&place.store(), "one", 1 << 30);
+    cursor.write(Follower::open(&place.store(), Start::Now).unwrap().position()).unwrap();
+    killed(&place);
+    // What a kill tore off is no damage: the start did not count it.
+    let journal = fs::read_dir(place.store()).unwrap().map(|entry| entry.unwrap().path());
+    let journal = journal.into_iter().find(|path| path.to_string_lossy().contains("journal-")).unwrap();
+    let torn = [fs::read(&journal).unwrap(), vec![7; 30]].concat();
+    fs::write(&journal, torn).unwrap();
+    let writer = place.open(100);
+    assert_eq!(place.faults(), Vec::<String>::new());
+    let files = fs::read_dir(place.store()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut spool: Vec<String> = files.filter(|name| name.starts_with("spool-")).collect();
+    spool.sort_unstable();
+    assert_eq!(spool.len(), 4, "{spool:?}");
+    let named = |what: &str, name: &str| {
+        let faults = place.faults();
+        assert!(faults.len() == 1 && faults[0].starts_with(name), "{what} {name}: {faults:?}");
+    };
+    for (number, name) in spool.iter().enumerate() {
+        let whole = fs::read(place.file(name)).unwrap();
+        let mut changed = whole.clone();
+        changed[whole.len().min(100) - 10] ^= 1;
+        fs::write(place.file(name), changed).unwrap();
+        named("flipped", name);
+        fs::remove_file(place.file(name)).unwrap();
+        if let Some(before) = number.checked_sub(1) {
+            named("removed", &spool[before]);
+        }
+        fs::write(place.file(name), whole).unwrap();
+    }
+    for name in ["catalogue.copy", "signing.key"] {
+        let whole = fs::read(place.file(name)).unwrap();
+        place.cut(name);
+        named("cut", name);
+        fs::remove_file(place.file(name)).unwrap();
+        if name == "catalogue.copy" {
+            named("removed", name);
+        }
+        fs::write(place.file(name), whole).unwrap();
+    }
+    assert_eq!(place.faults(), Vec::<String>::new());
+    drop(writer);
 }
 
 #[test]

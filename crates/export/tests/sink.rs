@@ -675,7 +675,9 @@ fn a_collector_that_never_answers_does_not_hold_the_sink() {
     assert!((1..8).contains(&waiting.len()), "{} connections", waiting.len());
     let sink = bed.start(bed.options(Kind::Json, Transport::Tcp, address.port()));
     bed.record(1);
-    std::thread::sleep(Duration::from_millis(500));
+    // The first attempt goes on for ten seconds.
+    let figures = sink.figures();
+    wait_until("a lag", || figures.lag_us() > 400_000 && figures.errors() == 0);
     let since = Instant::now();
     drop(sink);
     assert!(since.elapsed() < WAIT * 2 / 5, "the sink ended after {:?}", since.elapsed());

@@ -191,15 +191,27 @@ fn gap_object(gap: &GapFound) -> serde_json::Value {
     json!({
         "worker": gap.worker, "first": gap.first, "last": gap.last, "records": gap.records(),
         "from": utc_text(gap.from_us), "to": utc_text(gap.until_us),
+        "cause": (!gap.limits_answers()).then(|| gap.cause.name()),
     })
+}
+
+/// What gaps mean for answers.
+fn meaning_of(gaps: &[GapFound]) -> String {
+    match gaps.iter().filter(|gap| gap.limits_answers()).count() {
+        0 if gaps.is_empty() => String::new(),
+        0 => ": no allocation is among these, so they change no answer".to_owned(),
+        all if all == gaps.len() => ": answers about these times are not complete".to_owned(),
+        some => format!(": answers about the times of {some} of them are not complete; the others have no allocation"),
+    }
 }
 
 /// Prints the newest gaps.
 fn print_gaps(gaps: &[GapFound], out: &mut dyn Write) -> io::Result<()> {
     for gap in gaps.iter().take(GAPS_SHOWN) {
-        let GapFound { worker, first, last, from_us, until_us } = gap;
+        let GapFound { worker, first, last, from_us, until_us, .. } = gap;
         let (from, to, records) = (utc_text(*from_us), utc_text(*until_us), gap.records());
-        writeln!(out, "    {from} to {to}: worker {worker}, numbers {first}-{last}, {records} records")?;
+        let cause = if gap.limits_answers() { "" } else { ", no allocation among them" };
+        writeln!(out, "    {from} to {to}: worker {worker}, numbers {first}-{last}, {records} records{cause}")?;
     }
     match gaps.len().saturating_sub(GAPS_SHOWN) {
         0 => Ok(()),
@@ -323,7 +335,7 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
             writeln!(out, "  {} segments were deleted by retention, the last at {deleted}", verified.deleted)?;
         }
         // Without a fault, they are easily taken for nothing.
-        let meaning = if verified.gaps > 0 { ": answers about these times are not complete" } else { "" };
+        let meaning = meaning_of(&verified.gaps_found);
         writeln!(out, "  {} recorded gaps, {} records lost in them{meaning}", verified.gaps, verified.lost)?;
         print_gaps(&verified.gaps_found, out)?;
         if verified.cuts > 0 {

@@ -644,7 +644,7 @@ fn none_of_two_holders_in_a_millisecond_is_proved() {
         };
         (found.iter().map(holder).collect::<Vec<_>>(), last["notes"].to_string())
     };
-    for at in ["17.152000", "17.152299", "17.152700", "17.152999"] {
+    for at in ["17.152001", "17.152299", "17.152700", "17.152999"] {
         let (holders, notes) = find(&format!("2026-11-21T19:30:{at}Z"));
         assert_eq!(holders, [(false, false, false), (true, false, false)], "{at}");
         assert!(notes.contains("within a millisecond of that moment"), "{at}: {notes}");

@@ -24,6 +24,7 @@ use export::store::Moment;
 use export::store::Names;
 use export::store::StoreOptions;
 use export::store::StoreWriter;
+use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
 use parquet::file::reader::FileReader;
@@ -318,7 +319,7 @@ fn a_page_of_holders_is_never_taken_for_all() {
 }
 
 /// A store whose records are all in the journal, with a gap of two records after each mapping.
-fn with_gaps(store: &str, gaps: u64) {
+fn with_gaps(store: &str, gaps: u64, cause: impl Fn(u64) -> Cause) -> (StoreWriter, Moment) {
     let begin = Generator::begin();
     let mut writer = StoreWriter::open(Path::new(store), StoreOptions::default(), begin).unwrap();
     let range = PoolRange::of_address([203, 0, 113, 1].into(), 0);
@@ -337,8 +338,39 @@ fn with_gaps(store: &str, gaps: u64) {
             ..Event::new(EventKind::MappingCreated, at)
         };
         let gap = Event { sequence: created.sequence + 1, amount: 2, ..Event::new(EventKind::Gap, at) };
+        let gap = gap.because(cause(place));
         writer.push_all(Generator::WORKER, &[created, gap]);
         writer.advance(now, now.monotonic_us).and_then(|()| writer.flush()).unwrap();
+    }
+    (writer, now)
+}
+
+#[test]
+fn gaps_without_allocations_are_said_to_change_no_answer() {
+    let folder = Folder::new("minor");
+    for (name, some) in [("all", 0), ("some", 1)] {
+        let store = folder.path(name);
+        let (writer, now) = with_gaps(&store, 3, |place| if place < some { Cause::None } else { Cause::NoAllocation });
+        let check = || {
+            let said = text(&natrix(&["log", "verify", "--dir", &store]).stdout).to_owned();
+            let meaning = match some {
+                0 => {
+                    "3 recorded gaps, 6 records lost in them: no allocation is among these, so they change no answer\n"
+                }
+                _ => "6 records lost in them: answers about the times of 1 of them are not complete; the others",
+            };
+            assert!(said.contains(meaning), "{said}");
+            assert!(said.contains("numbers 8-9, 2 records, no allocation among them\n"), "{said}");
+            let mut verified = objects(&natrix(&["log", "verify", "--dir", &store, "--json"]));
+            let found = verified.remove(0)["gaps_found"].take();
+            let causes: Vec<&Value> = found.as_array().unwrap().iter().map(|gap| &gap["cause"]).collect();
+            let minor = Value::from("no_allocation");
+            assert_eq!(causes, [&minor, &minor, if some == 0 { &minor } else { &Value::Null }], "{found}");
+        };
+        check();
+        // Segments say so, too.
+        writer.finish(now, now.monotonic_us, false).unwrap();
+        check();
     }
 }
 
@@ -346,7 +378,7 @@ fn with_gaps(store: &str, gaps: u64) {
 fn gaps_of_the_journal_are_counted_and_named() {
     let folder = Folder::new("gaps");
     let store = folder.path("store");
-    with_gaps(&store, 12);
+    drop(with_gaps(&store, 12, |_| Cause::None));
     let stat = natrix(&["log", "stat", "--dir", &store]);
     let said = text(&stat.stdout);
     assert!(said.starts_with("12 records: 12 mappings, 0 leases; 0 segments, "), "{said}");

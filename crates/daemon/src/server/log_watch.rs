@@ -125,11 +125,29 @@ impl LogWatch {
         }
     }
 
-    /// Writes how much was lost or refused until the end of the instance.
-    pub(super) fn end(&mut self, log: Log) {
-        let lost = self.lost.end().map(|change| of_lost(change, BackPressure::Drop));
-        let refused = self.refused.end().map(of_refused);
-        lost.iter().chain(&refused).for_each(|line| write(log, line));
+    /// Writes how much was lost or refused until the end of the instance, by the last numbers of
+    /// its workers.
+    pub(super) fn end(&mut self, instance: &Instance, log: Log, last: &[Snapshot]) {
+        if let Some(seen) = Seen::of(instance, last) {
+            self.look_last(&seen).iter().for_each(|line| write(log, line));
+        }
+    }
+
+    /// The end of the instance need not be that of the lack of room.
+    fn look_last(&mut self, seen: &Seen) -> Vec<Line> {
+        let mut lines = self.look(seen);
+        if let Some(Change::Ends(seconds, count)) = self.refused.end() {
+            let what = format!("event log: {count} packets were refused in {seconds} s, until the instance ended");
+            lines.push((Level::Warn, what));
+        }
+        if let Some(Change::Ends(seconds, count)) = self.lost.end() {
+            let what = format!("event log: {count} records were lost in {seconds} s, until the instance ended");
+            lines.push((
+                Level::Warn,
+                format!("{what}; the next start records those that the log does not have as gaps"),
+            ));
+        }
+        lines
     }
 
     fn look(&mut self, seen: &Seen) -> Vec<Line> {
@@ -262,9 +280,27 @@ mod tests {
         assert!(lines[0].1.contains("log_full"), "{lines:?}");
         (2..100).for_each(|second| assert_eq!(watch.look(&at(second, 3 + second)), []));
         let lines = watch.look(&at(104, 102));
-        assert!(lines[0].1.ends_with("after 98 s: 102 packets were"), "{lines:?}");
+        assert!(lines[0].1.ends_with("102 packets were refused in 98 s"), "{lines:?}");
         // What begins again is said again.
         assert_eq!(watch.look(&at(200, 103)).len(), 1);
+    }
+
+    #[test]
+    fn a_stop_with_a_full_disk_counts_all_that_was_lost() {
+        let mut watch = LogWatch::default();
+        let at = |seconds, lost| Seen { lost, ..failing(seen(seconds, BackPressure::Drop), 1, true) };
+        watch.look(&at(0, 0));
+        assert_eq!(watch.look(&at(1, 527)).len(), 1);
+        // What the workers lost while they stopped is among them.
+        let lines = watch.look_last(&at(4, 973));
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        let lost = "event log: 973 records were lost in 3 s, until the instance ended; the next start records";
+        assert!(lines[0].0 == Level::Warn && lines[0].1.starts_with(lost), "{lines:?}");
+        assert_eq!(watch.look_last(&at(5, 973)), [], "it is said once");
+        // All of them may have been lost since the last look.
+        let mut watch = LogWatch::default();
+        watch.look(&at(0, 0));
+        assert_eq!(watch.look_last(&at(1, 9)).len(), 2);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
+use std::sync::OnceLock;
 use std::thread;
 use std::thread::JoinHandle;
 
@@ -39,6 +40,8 @@ const STEP: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Ticker {
     stop: Arc<AtomicBool>,
+    /// The last numbers of each worker, once all have stopped.
+    last: Arc<OnceLock<Vec<Snapshot>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -48,11 +51,16 @@ impl Ticker {
     /// # Errors
     /// No thread can be started.
     pub fn start(instance: Arc<Instance>, log: Log) -> io::Result<Ticker> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let tick = move || run(&instance, log, &stopped);
+        let (stop, last) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
+        let (stopped, at_the_end) = (Arc::clone(&stop), Arc::clone(&last));
+        let tick = move || run(&instance, log, &stopped, &at_the_end);
         let thread = thread::Builder::new().name("rates".to_owned()).spawn(tick)?;
-        Ok(Ticker { stop, thread: Some(thread) })
+        Ok(Ticker { stop, last, thread: Some(thread) })
+    }
+
+    /// Ends it with the last numbers of each worker.
+    pub fn end(self, last: &[Snapshot]) {
+        let _ = self.last.set(last.to_vec());
     }
 }
 
@@ -66,7 +74,7 @@ impl Drop for Ticker {
     }
 }
 
-fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
+fn run(instance: &Instance, log: Log, stop: &AtomicBool, last: &OnceLock<Vec<Snapshot>>) {
     let mut before: Vec<Snapshot> = Vec::new();
     let mut silent: Option<String> = None;
     let mut log_watch = LogWatch::default();
@@ -108,7 +116,7 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool) {
             thread::sleep(STEP);
         }
     }
-    log_watch.end(log);
+    log_watch.end(instance, log, last.get().unwrap_or(&before));
 }
 
 fn report(instance: &Instance, log: Log, reported: &Conflicts, conflicts: &Conflicts) {

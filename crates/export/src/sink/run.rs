@@ -37,6 +37,7 @@ use crate::line::Names;
 use crate::store::CursorFile;
 use crate::store::Follower;
 use crate::store::Position;
+use crate::store::PutAside;
 use crate::store::Seen;
 use crate::store::Start;
 use crate::store::StoreError;
@@ -108,6 +109,8 @@ pub enum News {
     Resumed,
     /// Where it was is not known.
     Begun,
+    /// The store that it was reading was put aside, and what it had not sent is not in the new one.
+    PutAside(PutAside),
     /// It cannot write where it is, for this reason.
     Unkept(String),
     /// The store does not know what was open at the end of an earlier run.
@@ -131,9 +134,25 @@ impl fmt::Display for News {
             News::Resumed => write!(f, "continues after the deleted or damaged records"),
             News::Begun => write!(
                 f,
-                "the cursor is damaged or belongs to an earlier store; sending restarts with the oldest record, so the \
-                 collector may receive records twice, and must close all open mappings"
+                "the cursor is damaged; sending restarts with the oldest record, so the collector may receive records \
+                 twice, and must close all open mappings"
             ),
+            News::PutAside(aside) => {
+                let place = &aside.place;
+                match (aside.is_known, aside.records()) {
+                    (true, 0) => write!(f, "all records of the earlier store, in {place}, were sent")?,
+                    (true, count) => write!(
+                        f,
+                        "by its cursor, {count} records of the earlier store, in {place}, were not sent and are lost"
+                    )?,
+                    (false, _) => write!(
+                        f,
+                        "records of the earlier store, in {place}, that were not sent are lost; how many is not known, \
+                         because the cursor was damaged, too"
+                    )?,
+                }
+                write!(f, "; sending starts with the new store, and the collector must close all open mappings")
+            }
             News::Unkept(why) => write!(
                 f,
                 "cannot save the cursor: {why}; trying again; a restart before that may repeat records, or skip records \
@@ -279,8 +298,10 @@ impl Sink {
                 },
             };
             let Opened { cursor, follower, start, written, unsent_since_us } = opened;
-            if start == Start::Oldest {
-                news(&News::Begun);
+            match follower.put_aside() {
+                Some(aside) => news(&News::PutAside(aside.clone())),
+                None if start == Start::Oldest => news(&News::Begun),
+                None => {}
             }
             let is_datagram = options.target.transport == Transport::Udp;
             let datagram_max = is_datagram.then(|| options.mtu.saturating_sub(UDP_HEADERS));
@@ -521,8 +542,13 @@ impl Run {
         if Instant::now() < self.retry_at {
             return false;
         }
-        let stop = &self.stop;
-        match self.connector.connect(|| stop.load(Ordering::Relaxed)) {
+        // An attempt may take many seconds.
+        let (stop, figures, since_us) = (&self.stop, &self.figures, self.unsent_since_us());
+        let is_over = || {
+            figures.lag_us.store(unix_us().saturating_sub(since_us), Ordering::Relaxed);
+            stop.load(Ordering::Relaxed)
+        };
+        match self.connector.connect(is_over) {
             Ok(outlet) => {
                 self.outlet = Some(outlet);
                 self.figures.connects.fetch_add(1, Ordering::Relaxed);
@@ -756,12 +782,16 @@ impl Run {
         }
     }
 
-    fn report_lag(&mut self, is_done: bool) {
-        let covered_us = match self.follower.covered_unix_us() {
+    /// Everything before this time was sent, µs since 1970.
+    fn unsent_since_us(&self) -> u64 {
+        match self.follower.covered_unix_us() {
             0 => self.unsent_since_us,
             covered_us => covered_us,
-        };
-        let lag_us = if is_done { 0 } else { unix_us().saturating_sub(covered_us) };
+        }
+    }
+
+    fn report_lag(&mut self, is_done: bool) {
+        let lag_us = if is_done { 0 } else { unix_us().saturating_sub(self.unsent_since_us()) };
         self.figures.lag_us.store(lag_us, Ordering::Relaxed);
         let lag = Duration::from_micros(lag_us);
         if !self.is_behind && lag > LAG {

@@ -18,8 +18,11 @@ use super::catalogue::Catalogue;
 use super::catalogue::sync_folder;
 use super::error::StoreError;
 use super::follow;
+use super::follow::Unsent;
 use super::journal;
 use super::lookups;
+use super::rings::RING;
+use super::rings::Rings;
 use super::segment;
 use crate::FOLDER_MODE;
 
@@ -98,13 +101,19 @@ pub(super) fn link(folder: &Path, paths: &[PathBuf]) -> Result<String, StoreErro
     Ok(place.file_name().unwrap_or_default().to_string_lossy().into_owned())
 }
 
-/// Moves all files of a store into a new folder of it. Its key stays, unless it `is_key_damaged`.
-/// Returns the names of its cursors.
+/// Moves all files of a store into a new folder of it, and its rings from `rings_folder` with what
+/// was in memory only. Its key stays, unless it `is_key_damaged`. Returns what its sinks had not
+/// sent.
 ///
 /// # Errors
 /// The disk failed. The next start moves the rest.
-pub(super) fn keep_store(folder: &Path, is_key_damaged: bool) -> Result<Vec<OsString>, StoreError> {
-    let mut moved = Vec::new();
+pub(super) fn keep_store(
+    folder: &Path,
+    rings_folder: &Path,
+    is_key_damaged: bool,
+    unix_us: u64,
+) -> Result<Unsent, StoreError> {
+    let mut moved: Vec<OsString> = Vec::new();
     for entry in fs::read_dir(folder).map_err(StoreError::io(folder))? {
         let name = entry.map_err(StoreError::io(folder))?.file_name();
         if name.to_str().is_some_and(is_of_store) {
@@ -126,8 +135,12 @@ pub(super) fn keep_store(folder: &Path, is_key_damaged: bool) -> Result<Vec<OsSt
     }
     sync_folder(&place)?;
     sync_folder(folder)?;
-    moved.retain(|name| name.to_str().is_some_and(|name| name.starts_with(follow::CURSOR)));
-    Ok(moved)
+    let remains = Catalogue::remains_in(&place);
+    let rings = remains.map(|(store, _)| Rings::new(rings_folder, folder, &store).put_aside(&place));
+    let (rings, last_run) = (rings.unwrap_or_default(), remains.map_or(0, |(_, run)| run));
+    let names = moved.iter().filter_map(|name| name.to_str()).filter(|name| name.starts_with(follow::CURSOR));
+    let names: Vec<String> = names.map(str::to_owned).collect();
+    follow::unsent_in(&place, &names, (&rings, last_run), unix_us)
 }
 
 fn is_of_store(name: &str) -> bool {
@@ -160,7 +173,8 @@ pub(super) fn expire(folder: &Path, retention_us: u64) -> Result<(), StoreError>
         for entry in fs::read_dir(&place).map_err(StoreError::io(&place))? {
             let entry = entry.map_err(StoreError::io(&place))?;
             let has_records = entry.file_name().to_str().is_some_and(|name| {
-                name.starts_with("journal-") || name.starts_with("spool-") || name.starts_with("segment-")
+                let beginnings = ["journal-", "spool-", "segment-", RING];
+                beginnings.iter().any(|beginning| name.starts_with(beginning))
             });
             let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
             let age = modified.and_then(|at| SystemTime::now().duration_since(at).ok());

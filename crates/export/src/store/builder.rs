@@ -35,6 +35,9 @@ pub struct Gap {
     pub from_us: u64,
     /// The first record after.
     pub until_us: u64,
+    /// `NoAllocation` if no allocation or end is among them, such as lost refusals: the gap changes
+    /// no answer.
+    pub cause: Cause,
 }
 
 /// What a stretch of records covers.
@@ -96,8 +99,10 @@ impl Coverage {
             put_varint(out, *from);
             put_varint(out, *until);
         }
+        let is_minor = |place: &usize| self.gaps[*place].cause == Cause::NoAllocation;
+        let minor: Vec<usize> = (0..self.gaps.len()).filter(is_minor).collect();
         // Without it, earlier versions can read it, too.
-        if !self.recorded.is_empty() {
+        if !self.recorded.is_empty() || !minor.is_empty() {
             put_varint(out, self.recorded.len() as u64);
         }
         for (worker, configuration, at_us) in &self.recorded {
@@ -105,6 +110,11 @@ impl Coverage {
             put_varint(out, u64::from(*configuration));
             put_varint(out, *at_us);
         }
+        // Earlier versions ignore what follows.
+        if !minor.is_empty() {
+            put_varint(out, minor.len() as u64);
+        }
+        minor.iter().for_each(|place| put_varint(out, *place as u64));
     }
 
     pub(crate) fn take(input: &mut Cursor<'_>) -> Option<Coverage> {
@@ -129,6 +139,7 @@ impl Coverage {
                 count: input.varint()?,
                 from_us: input.varint()?,
                 until_us: input.varint()?,
+                cause: Cause::None,
             });
         }
         for _ in 0..input.count(2)? {
@@ -137,6 +148,12 @@ impl Coverage {
         if !input.is_empty() {
             for _ in 0..input.count(3)? {
                 coverage.recorded.push((input.u8()?, input.number()?, input.varint()?));
+            }
+        }
+        if !input.is_empty() {
+            for _ in 0..input.count(1)? {
+                let place = usize::try_from(input.varint()?).ok()?;
+                coverage.gaps.get_mut(place)?.cause = Cause::NoAllocation;
             }
         }
         Some(coverage)
@@ -507,17 +524,22 @@ impl Builder {
                 self.hosts.forget(worker);
             }
             let count = missing.end - missing.start;
-            self.lose(worker, Gap { worker, first: missing.start, count, from_us, until_us: at_us });
+            self.lose(
+                worker,
+                Gap { worker, first: missing.start, count, from_us, until_us: at_us, cause: Cause::None },
+            );
         }
         match event.kind {
-            // Nobody's holding is affected.
-            EventKind::Gap if event.cause == Cause::NoAllocation => {
-                let gap = Gap { worker, first: event.sequence, count: amount, from_us, until_us: at_us };
-                self.window.coverage.gaps.push(gap);
-            }
             EventKind::Gap => {
-                self.hosts.forget(worker);
-                self.lose(worker, Gap { worker, first: event.sequence, count: amount, from_us, until_us: at_us });
+                let cause = if event.cause == Cause::NoAllocation { event.cause } else { Cause::None };
+                let gap = Gap { worker, first: event.sequence, count: amount, from_us, until_us: at_us, cause };
+                if cause == Cause::NoAllocation {
+                    // Nobody's holding is affected.
+                    self.window.coverage.gaps.push(gap);
+                } else {
+                    self.hosts.forget(worker);
+                    self.lose(worker, gap);
+                }
             }
             EventKind::SnapshotComplete => self.complete(worker, event),
             EventKind::HostNamed => {}

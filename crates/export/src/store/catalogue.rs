@@ -645,6 +645,13 @@ impl Catalogue {
         }
     }
 
+    /// Which store the files in a folder are of, and its last run, by what can be read of them.
+    pub(crate) fn remains_in(folder: &Path) -> Option<([u8; 16], u32)> {
+        let known = [NAME, COPY].iter().find_map(|name| Catalogue::read_file(folder, name, |_, _| {}).ok());
+        let of_head = || Some((Head::parse(&Head::text_in(folder)?)?.0.store, 0));
+        known.map(|(known, _)| (known.store, known.boots.len().saturating_sub(1) as u32)).or_else(of_head)
+    }
+
     fn read_file(folder: &Path, name: &str, mut each: impl FnMut(u64, &Hash)) -> Result<(Catalogue, u64), StoreError> {
         let path = folder.join(name);
         let foreign = || StoreError::Foreign { path: folder.to_owned() };

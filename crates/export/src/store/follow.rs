@@ -14,6 +14,7 @@
 
 mod cursor;
 mod ends;
+mod unsent;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -49,6 +50,9 @@ pub use self::cursor::CursorFile;
 pub(super) use self::cursor::NEW;
 pub(crate) use self::cursor::retire;
 pub(crate) use self::cursor::trim;
+pub use self::unsent::PutAside;
+pub(crate) use self::unsent::Unsent;
+pub(crate) use self::unsent::unsent_in;
 
 const JOURNAL: &str = "journal-";
 const SPOOL: &str = "spool-";
@@ -76,6 +80,8 @@ pub struct Position {
     has_gap: bool,
     /// True if what was open before it is not known, and that was not reported yet.
     is_unknown: bool,
+    /// What an earlier store had that was not sent, until that was reported.
+    aside: Option<PutAside>,
     /// The sequence number of the sink's next datagram, for formats that have one. The store does
     /// not use it.
     pub(crate) datagram: u32,
@@ -203,6 +209,14 @@ fn files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
     Ok(found.into_iter().collect())
 }
 
+/// Spool files, by their first frame.
+pub(crate) fn spool_files(folder: &Path) -> Result<Vec<(u64, PathBuf)>, StoreError> {
+    let mut found = files(folder)?;
+    let is_spool = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(SPOOL));
+    found.retain(|(_, path)| is_spool(path));
+    Ok(found)
+}
+
 impl Follower {
     /// Begins to follow a store.
     ///
@@ -267,6 +281,11 @@ impl Follower {
     /// The same, but the ends of runs are not reported.
     pub(crate) fn without_ends(self) -> Follower {
         Follower { reports_ends: false, ..self }
+    }
+
+    /// What an earlier store had that was not sent, until that was reported.
+    pub fn put_aside(&self) -> Option<&PutAside> {
+        self.position.aside.as_ref()
     }
 
     /// Where it is.

@@ -59,6 +59,7 @@ pub use error::StoreError;
 pub use follow::CursorFile;
 pub use follow::Follower;
 pub use follow::Position;
+pub use follow::PutAside;
 pub use follow::Seen;
 pub use follow::Start;
 pub use generate::Generated;

@@ -27,6 +27,9 @@ use super::unwritten;
 use super::unwritten::Unwritten;
 use super::unwritten::UnwrittenLeft;
 
+/// Rings in the folder of a store that was put aside begin with this.
+pub(crate) const RING: &str = "ring-";
+
 /// A worker's ring.
 pub type Ring = (Producer<Record>, Consumer<Record>);
 
@@ -79,6 +82,22 @@ impl Lost {
         let is_minor = refused.kind == EventKind::Gap && refused.cause == Cause::NoAllocation;
         let cause = if is_minor { Cause::NoAllocation } else { Cause::None };
         Lost { next: following(refused), at: refused.at, cause }
+    }
+}
+
+/// The first and the last number that a ring has, of its records and of those that found no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RingNumbers {
+    pub(crate) worker: u8,
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+}
+
+impl RingNumbers {
+    fn of(left: &Left<Record>) -> Option<RingNumbers> {
+        let events: Vec<Event> = left.items.iter().chain(&left.refused).map_while(Record::event).collect();
+        let (first, next) = (events.first()?.sequence, events.iter().map(following).max()?);
+        Some(RingNumbers { worker: Tag::parse(&left.tag)?.worker, first, last: next.saturating_sub(1) })
     }
 }
 
@@ -213,6 +232,23 @@ impl Rings {
         let covered_us = covered_us.filter(|covered| *covered > 0 && *covered != u64::MAX);
         leftover.covered_us = covered_us.zip(read_us).map(|(covered, read)| covered.min(read));
         leftover
+    }
+
+    /// Moves all into a folder of a store that was put aside, where they are named `ring-…`.
+    /// Returns the numbers of each worker. What cannot be moved stays.
+    pub(crate) fn put_aside(&self, place: &Path) -> Vec<RingNumbers> {
+        let mut found = Vec::new();
+        for path in self.files() {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let moved = place.join(format!("{RING}{}", name.strip_prefix(&self.prefix).unwrap_or(name)));
+            let left: Option<Left<Record>> = file::read(&path).ok();
+            found.extend(left.and_then(|left| RingNumbers::of(&left)));
+            // Memory is another file system.
+            if fs::copy(&path, &moved).is_ok() {
+                let _ = fs::remove_file(&path);
+            }
+        }
+        found
     }
 
     fn files(&self) -> Vec<PathBuf> {

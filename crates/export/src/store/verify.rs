@@ -1,5 +1,6 @@
 //! Proof: is everything there that ever was, unchanged?
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
@@ -23,6 +24,7 @@ use super::catalogue::Head;
 use super::catalogue::NO_HEAD;
 use super::catalogue::Segment;
 use super::error::StoreError;
+use super::follow;
 use super::hosts::NameTable;
 use super::journal::FrameRead;
 use super::journal::Hash;
@@ -31,6 +33,7 @@ use super::reader::Store;
 use super::reserve;
 use super::row::What;
 use super::segment::SegmentFile;
+use super::writer::JournalFile;
 use super::writer::journals;
 use super::writer::read_frames;
 use super::writer::segment_path;
@@ -80,14 +83,21 @@ pub struct GapFound {
     pub from_us: u64,
     /// Time of the first record after.
     pub until_us: u64,
+    /// `NoAllocation` if no allocation or end is among them: the gap changes no answer.
+    pub cause: Cause,
 }
 
 impl GapFound {
     fn of(gap: &Gap, boot: Option<&Boot>) -> GapFound {
         let at = |monotonic_us| boot.map_or(monotonic_us, |boot| time_of(boot, monotonic_us));
-        let Gap { worker, first, count, from_us, until_us } = *gap;
+        let Gap { worker, first, count, from_us, until_us, cause } = *gap;
         let last = first.saturating_add(count.saturating_sub(1));
-        GapFound { worker, first, last, from_us: at(from_us), until_us: at(until_us) }
+        GapFound { worker, first, last, from_us: at(from_us), until_us: at(until_us), cause }
+    }
+
+    /// True if answers about its time are not complete.
+    pub fn limits_answers(&self) -> bool {
+        self.cause != Cause::NoAllocation
     }
 
     /// How many records are missing.
@@ -157,10 +167,10 @@ impl Verified {
     }
 }
 
-/// Verifies the store in `folder`: the chain and its signed head, every segment's hash, the frames
-/// of the journal, and that every sequence number is there once or in a recorded gap. With `head`,
-/// an exported head, also that nothing up to it was cut off or rewritten. `progress` gets the bytes
-/// done and the bytes in all.
+/// Verifies the store in `folder`: the chain, its copy and its signed head, every segment's hash,
+/// the frames of journal and spool, and that every sequence number is there once or in a recorded
+/// gap. With `head`, an exported head, also that nothing up to it was cut off or rewritten.
+/// `progress` gets the bytes done and the bytes in all.
 ///
 /// # Errors
 /// [`StoreError`] if the catalogue cannot be read at all, or `head` is no head.
@@ -234,7 +244,7 @@ fn verify_until(
     exported: Option<&Exported>,
     goes_on: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<Option<Verified>, StoreError> {
-    let mut sealed = Sealed::default();
+    let (mut sealed, mut spool) = (Sealed::default(), Spool::default());
     let (mut passes, mut looks) = (0, 0);
     loop {
         // Before what it is about, which only grows.
@@ -248,13 +258,19 @@ fn verify_until(
                 return Ok(None);
             }
         }
+        let total = length.saturating_add(sealed.bytes);
+        if !spool.check(folder, &mut || goes_on(total, total))? {
+            return Ok(None);
+        }
         // That took its time, and the rest must be of one moment.
         if is_new && passes < PASSES {
             passes += 1;
             continue;
         }
         looks += 1;
-        let verified = the_rest(folder, (own.as_deref(), exported), (&catalogue, length), &hashes, &sealed)?;
+        let mut verified = the_rest(folder, (own.as_deref(), exported), (&catalogue, length), &hashes, &sealed)?;
+        spool.faults(folder, &catalogue, &mut verified.faults)?;
+        copy_and_key(folder, (&catalogue, length), &mut verified.faults);
         if verified.faults.is_empty() || looks >= LOOKS {
             return Ok(Some(verified));
         }
@@ -303,6 +319,105 @@ impl Sealed {
             Err(what) => self.faults.push(format!("{}: {what}", name_of(segment))),
         }
         is_wanted
+    }
+}
+
+/// The spool files that were read. They do not change any more.
+#[derive(Debug, Default)]
+struct Spool {
+    checked: BTreeMap<u64, Spooled>,
+}
+
+/// The frames of a spool file, up to the first that is not whole or does not continue the chain.
+#[derive(Debug)]
+struct Spooled {
+    /// What the first one says of the frame before it.
+    before: Option<Hash>,
+    /// The number after the last one, and the hash of that.
+    next: u64,
+    last: Option<Hash>,
+}
+
+impl Spool {
+    /// Reads the spool files that were not read yet; false if that is not wanted any more.
+    fn check(&mut self, folder: &Path, is_wanted: &mut impl FnMut() -> bool) -> Result<bool, StoreError> {
+        for (first, path) in follow::spool_files(folder)? {
+            if self.checked.contains_key(&first) {
+                continue;
+            }
+            let length = match fs::metadata(&path) {
+                // Its sinks have read it meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                metadata => metadata.map_err(StoreError::io(&path))?.len(),
+            };
+            let mut reader = match JournalFile::open(&path, length) {
+                Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => continue,
+                reader => reader?,
+            };
+            let mut spooled = Spooled { before: None, next: first, last: None };
+            while let Some(frame) = reader.next()? {
+                if !is_wanted() {
+                    return Ok(false);
+                }
+                if frame.number != spooled.next || spooled.last.is_some_and(|last| last != frame.before) {
+                    break;
+                }
+                spooled.before.get_or_insert(frame.before);
+                (spooled.next, spooled.last) = (frame.number.saturating_add(1), Some(frame.hash));
+            }
+            self.checked.insert(first, spooled);
+        }
+        Ok(true)
+    }
+
+    /// What is wrong with those that are there: each goes on where the next one, or what no segment
+    /// has, begins. What a kill tore off its end is in the next one.
+    fn faults(&self, folder: &Path, catalogue: &Catalogue, faults: &mut Vec<String>) -> Result<(), StoreError> {
+        let there = follow::spool_files(folder)?;
+        let ends = there.iter().skip(1).map(|(first, _)| *first).chain([catalogue.next_frame]);
+        for ((first, _), end) in there.iter().zip(ends) {
+            let Some(Spooled { next, last, .. }) = self.checked.get(first) else { continue };
+            let after = self.checked.get(&end).map_or(Some(catalogue.last_frame), |after| after.before);
+            let meaning = "sinks that have not read them go on after them, and their collectors get a gap";
+            if *next < end {
+                let last = end - 1;
+                faults.push(format!("spool-{first:016x}: frames {next} to {last} are damaged or missing; {meaning}"));
+            } else if *next == end && last.zip(after).is_some_and(|(last, after)| last != after) {
+                faults.push(format!("spool-{first:016x}: its frames do not continue the chain; it was changed"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with the copy of the catalogue and with the key, if the store has it.
+fn copy_and_key(folder: &Path, (catalogue, length): (&Catalogue, u64), faults: &mut Vec<String>) {
+    let [own, copy] = [catalogue::NAME, catalogue::COPY].map(|name| fs::read(folder.join(name)));
+    // A fault of the catalogue is said elsewhere.
+    let is_whole = length == catalogue.length;
+    match (own, copy) {
+        (Ok(own), Ok(copy)) if !is_whole || own == copy => {}
+        (Ok(_), Ok(_)) => faults
+            .push(format!("{}: it is not what the catalogue is; the next start writes a new one", catalogue::COPY)),
+        (_, Err(error)) => {
+            faults.push(format!("{}: cannot be read ({error}); the next start writes a new one", catalogue::COPY));
+        }
+        (Err(_), Ok(_)) => {}
+    }
+    let path = folder.join(catalogue::KEY);
+    let is_key = match catalogue::read_key(&path) {
+        Ok(key) => key.verifying_key().to_bytes() == catalogue.key,
+        Err(StoreError::Key { .. }) => false,
+        Err(error) if error.is_damage() => path.try_exists().is_ok_and(|is_there| !is_there),
+        // Another file may have the key, and only its owner may read it.
+        Err(_) => true,
+    };
+    if !is_key {
+        faults.push(format!(
+            "{}: it is not the key of this store; unless log.store.signing_key names another file, the next start puts \
+             the store aside and begins a new one: put a copy of the key back before that",
+            catalogue::KEY
+        ));
     }
 }
 
@@ -493,7 +608,7 @@ fn sequence_numbers(catalogue: &Catalogue, verified: &mut Verified) {
         let mut segments: Vec<&Segment> = catalogue.segments.values().chain(&catalogue.deleted).collect();
         segments.retain(|segment| segment.boot == boot);
         segments.sort_unstable_by_key(|segment| segment.frames.0);
-        let mut next: std::collections::BTreeMap<u8, u64> = std::collections::BTreeMap::new();
+        let mut next: BTreeMap<u8, u64> = BTreeMap::new();
         for segment in segments {
             for (worker, first, last) in &segment.coverage.workers {
                 let expected = next.get(worker).copied().unwrap_or(1);

@@ -35,6 +35,7 @@ use self::background::Work;
 use self::background::enter;
 use self::background::merge_files;
 use self::journal_file::create_journal;
+use self::recover::Findings;
 use self::recover::recover;
 use super::aside;
 use super::builder::Builder;
@@ -50,6 +51,7 @@ use super::error::StoreError;
 use super::folder;
 use super::folder::FolderLock;
 use super::follow;
+use super::follow::CursorFile;
 use super::journal;
 use super::journal::Frame;
 use super::journal::Hash;
@@ -60,6 +62,7 @@ use super::rings::Rings;
 use super::segment::Written;
 use super::unwritten::Unwritten;
 
+pub(crate) use self::journal_file::JournalFile;
 pub(crate) use self::journal_file::journals;
 pub(crate) use self::journal_file::read_frames;
 pub(crate) use self::journal_file::segment_path;
@@ -204,7 +207,7 @@ pub struct StoreWriter {
     is_ending: Arc<AtomicBool>,
     /// Segments that cannot be merged, because they are damaged.
     unreadable: BTreeSet<u64>,
-    damage: Vec<String>,
+    findings: Findings,
     /// Held as long as this writes.
     _lock: FolderLock,
 }
@@ -213,13 +216,13 @@ pub struct StoreWriter {
 const AHEAD: usize = 12;
 
 /// Opens or makes the catalogue of a store that is locked, and ends what an earlier writer left.
-/// Also returns what it found damaged, in sentences.
+/// Also returns what it found.
 fn open_catalogue(
     folder: &Path,
     options: &StoreOptions,
     now: Moment,
     uptime_us: i64,
-) -> Result<(CatalogueWriter, Rings, Vec<String>), StoreError> {
+) -> Result<(CatalogueWriter, Rings, Findings), StoreError> {
     let was_missing = catalogue::restore(folder)?;
     let own_key = folder.join(catalogue::KEY);
     let key_path = options.signing_key.as_ref().unwrap_or(&own_key);
@@ -241,10 +244,10 @@ fn open_catalogue(
     folder::clean(folder, &catalogue.catalogue)?;
     catalogue.sign_first()?;
     let rings = Rings::new(&options.rings_folder, folder, &catalogue.catalogue.store);
-    let mut damage = recover(folder, &mut catalogue, &rings, now.unix_us as i64 - uptime_us)?;
+    let mut findings = recover(folder, &mut catalogue, &rings, now.unix_us as i64 - uptime_us)?;
     if was_missing {
         let folder = folder.display();
-        damage.push(format!(
+        findings.damage.push(format!(
             "store {folder}: its catalogue was missing and was made from its copy, so no record is lost"
         ));
     }
@@ -252,14 +255,14 @@ fn open_catalogue(
     for place in aside::unrecorded(folder, &catalogue.catalogue)? {
         let path = folder.join(&place);
         if aside::is_store_place(&place) {
-            damage.push(format!(
+            findings.damage.push(format!(
                 "store {}: it is damaged and could not go on, so a new store begins; the earlier records are kept in {place}: \
                  natrix find --dir {} answers from what can be read of them",
                 folder.display(),
                 path.display()
             ));
         } else if path.join(catalogue::NAME).exists() {
-            damage.push(format!(
+            findings.damage.push(format!(
                 "store {}: its catalogue was damaged and was restored from its copy, so no record is lost; the damaged \
                  file is kept in {place}",
                 folder.display()
@@ -267,7 +270,7 @@ fn open_catalogue(
         }
         catalogue.append(Entry::Aside { unix_us: now.unix_us, place })?;
     }
-    Ok((catalogue, rings, damage))
+    Ok((catalogue, rings, findings))
 }
 
 /// True if a start cannot go on with a store, because its files are not what was written. Not if
@@ -306,17 +309,26 @@ impl StoreWriter {
     fn open_once(folder: &Path, options: StoreOptions, now: Moment) -> Result<StoreWriter, StoreError> {
         let uptime_us = rings::uptime_us();
         let lock = FolderLock::of(folder)?;
-        let (mut catalogue, rings, damage) = match open_catalogue(folder, &options, now, uptime_us) {
+        let (mut catalogue, rings, findings) = match open_catalogue(folder, &options, now, uptime_us) {
             Err(error) if is_beyond_repair(&error, folder, &options) => {
-                let cursors = aside::keep_store(folder, matches!(&error, StoreError::Key { .. }))?;
-                let (catalogue, rings, mut damage) = open_catalogue(folder, &options, now, uptime_us)?;
+                let is_key_damaged = matches!(&error, StoreError::Key { .. });
+                let unsent = aside::keep_store(folder, &options.rings_folder, is_key_damaged, now.unix_us)?;
+                let (catalogue, rings, mut findings) = open_catalogue(folder, &options, now, uptime_us)?;
                 // Their collectors have records of the store before: these sinks are not new.
-                for name in cursors {
-                    let path = folder.join(name);
-                    folder::new_file(&path).map_err(StoreError::io(&path))?;
+                for (name, position, spool_bytes) in &unsent.cursors {
+                    let name = name.strip_prefix(follow::CURSOR).unwrap_or(name);
+                    CursorFile::new(folder, name, *spool_bytes).write(position)?;
                 }
-                damage.push(format!("the store could not go on: {error}"));
-                (catalogue, rings, damage)
+                if unsent.only_in_rings > 0 {
+                    findings.damage.push(format!(
+                        "store {}: the last {} records of the earlier store were in memory only; they are kept in its \
+                         files ring-…, which no command reads",
+                        folder.display(),
+                        unsent.only_in_rings
+                    ));
+                }
+                findings.damage.push(format!("the store could not go on: {error}"));
+                (catalogue, rings, findings)
             }
             opened => opened?,
         };
@@ -361,7 +373,7 @@ impl StoreWriter {
             health_entries: 0,
             is_ending: Arc::default(),
             unreadable: BTreeSet::new(),
-            damage,
+            findings,
             catalogue,
             _lock: lock,
         })
@@ -369,7 +381,12 @@ impl StoreWriter {
 
     /// What this start found damaged, and what it did about it, in sentences.
     pub fn damage(&self) -> &[String] {
-        &self.damage
+        &self.findings.damage
+    }
+
+    /// What this start found missing of the earlier run that changes no answer, in sentences.
+    pub fn notices(&self) -> &[String] {
+        &self.findings.notices
     }
 
     /// Makes the rings of this run's workers. What is in them when the process is killed is not

@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use super::Ends;
 use super::Position;
+use super::PutAside;
 use super::SPOOL;
 use super::Start;
 use super::files;
@@ -83,6 +84,15 @@ impl CursorFile {
         if position.is_unknown {
             text += "begin unknown 1\n";
         }
+        if position.boot.is_none() && position.datagram != 0 {
+            text += &format!("begin datagram {}\n", position.datagram);
+        }
+        if let Some(PutAside { place, unix_us, is_known, gaps }) = &position.aside {
+            text += &format!("aside {place} {unix_us} {}\n", u8::from(*is_known));
+            for (worker, first, count) in gaps {
+                text += &format!("unsent {worker} {first} {count}\n");
+            }
+        }
         let name = self.path.file_name().unwrap_or_default().to_string_lossy();
         let new = self.path.with_file_name(format!("{NEW}{name}"));
         let write = |mut file: File| file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
@@ -128,7 +138,7 @@ fn cursor_paths(folder: &Path) -> Result<Vec<PathBuf>, StoreError> {
 }
 
 /// What the file of a cursor has.
-enum Kept {
+pub(super) enum Kept {
     /// It is not there.
     Nothing,
     /// It is not what was written.
@@ -137,7 +147,7 @@ enum Kept {
     At(Position, u64),
 }
 
-fn read_cursor(path: &Path) -> Result<Kept, StoreError> {
+pub(super) fn read_cursor(path: &Path) -> Result<Kept, StoreError> {
     let read = || {
         let is_long = fs::metadata(path)?.len() > CURSOR_MAX;
         if is_long { Ok(Vec::new()) } else { fs::read(path) }
@@ -179,6 +189,16 @@ pub(super) fn parse_cursor(text: &str) -> Option<(Position, u64)> {
                 position.workers.insert(worker.parse().ok()?, next.parse().ok()?);
             }
             ("begin", "unknown", _) => position.is_unknown = true,
+            ("begin", "datagram", number) => position.datagram = number.parse().ok()?,
+            ("aside", place, unix_us) => {
+                let (place, unix_us) = (place.to_owned(), unix_us.parse().ok()?);
+                let is_known = words.next()? == "1";
+                position.aside = Some(PutAside { place, unix_us, is_known, gaps: Vec::new() });
+            }
+            ("unsent", worker, first) => {
+                let (worker, first, count) = (worker.parse().ok()?, first.parse().ok()?, words.next()?.parse().ok()?);
+                position.aside.as_mut()?.gaps.push((worker, first, count));
+            }
             _ => return None,
         }
     }

@@ -16,12 +16,15 @@ use nat::event::EventKind;
 use nat::event::HostName;
 use nat::types::PoolName;
 use nat::types::RealmId;
+use nat::types::WorkerId;
 use nat::types::is_host_number;
 
 use super::Ends;
 use super::Follower;
+use super::PutAside;
 use super::Seen;
 use super::files;
+use super::gap_event;
 use super::missing_of;
 use super::unix_us;
 use crate::line;
@@ -39,6 +42,7 @@ use crate::store::segment::SINGLE;
 use crate::store::segment::SegmentFile;
 use crate::store::segment::Written;
 use crate::store::writer::segment_path;
+use crate::subscriber::Subscriber;
 
 /// Rows that are reported at a time, and blocks that are read for them at most.
 const ROWS: usize = 1_024;
@@ -203,8 +207,17 @@ fn has_seen(catalogue: &Catalogue, run: u32, workers: &BTreeMap<u8, u64>) -> boo
 }
 
 impl Follower {
-    /// Reports that what was open before the position is not known.
+    /// Reports that what was open before the position is not known, and first what an earlier store
+    /// had that was not sent.
     pub(super) fn report_unknown(&mut self, each: &mut impl FnMut(Seen<'_>)) {
+        if let Some(aside) = self.position.aside.take() {
+            for (worker, first, count) in &aside.gaps {
+                let (worker, event) = (WorkerId(*worker), gap_event(*first, *count, Instant::from_micros(0)));
+                let (unix_us, subscriber) = (aside.unix_us, Subscriber::Ipv4(event.subscriber));
+                each(Seen::Event { worker, event: &event, subscriber, unix_us, is_of_last_run: false });
+            }
+            self.lost = self.lost.saturating_add(aside.records());
+        }
         let run = self.position.boot.map_or(self.catalogue.boots.last(), |run| self.catalogue.boots.get(run as usize));
         let unix_us = run.and_then(|run| run.clocks.first()).map_or(0, |moment| moment.unix_us);
         // The rest of a run: its beginning is deleted.
@@ -318,6 +331,11 @@ impl Follower {
     /// # Errors
     /// The disk failed.
     pub fn deleted(&mut self) -> Result<u64, StoreError> {
+        let of_earlier_store = self.position.aside.as_ref().map_or(0, PutAside::records);
+        Ok(self.deleted_here()?.saturating_add(of_earlier_store))
+    }
+
+    fn deleted_here(&mut self) -> Result<u64, StoreError> {
         let Some((first, _)) = files(&self.folder)?.into_iter().next() else { return Ok(self.counted.1) };
         if first <= self.position.frame || first == self.counted.0 {
             return Ok(if first <= self.position.frame { 0 } else { self.counted.1 });

@@ -579,17 +579,79 @@ fn a_new_store_has_the_cursors_of_the_one_put_aside() {
     fs::write(folder.0.join(catalogue::KEY), "damaged").unwrap();
     let mut writer = open(&folder, 100);
     put(&mut writer, 110, &[mapping(1, EventKind::MappingCreated, (ADDRESS, 7), 8)]);
-    assert_eq!(cursor.read().unwrap(), Start::Oldest);
-    let mut follower = Follower::open(&folder.0, Start::Oldest).unwrap();
+    assert_eq!(seen_by(&cursor, &folder.0, 0), ["unknown", "start", "mapping_created 1"]);
+}
+
+/// What the follower of a cursor sees, which must know before how much is lost.
+fn seen_by(cursor: &CursorFile, folder: &Path, lost: u64) -> Vec<String> {
+    let start = cursor.read().unwrap();
+    let mut follower = Follower::open(folder, start).unwrap();
+    assert_eq!(follower.put_aside().map(PutAside::records), Some(lost));
+    assert_eq!((follower.deleted().unwrap(), follower.lost()), (lost, 0));
     let mut said = Vec::new();
-    let each = |said: &mut Vec<&str>, seen: Seen<'_>| match seen {
-        Seen::Start { .. } => said.push("start"),
-        Seen::Event { .. } => said.push("event"),
-        Seen::Over { are_ends_known, .. } => said.push(if are_ends_known { "over" } else { "unknown" }),
-        Seen::Ended { .. } => said.push("ended"),
+    let each = |said: &mut Vec<String>, seen: Seen<'_>| {
+        said.push(match seen {
+            Seen::Start { .. } => "start".to_owned(),
+            Seen::Event { event, .. } if event.kind == EventKind::Gap => {
+                format!("{} lost from {}", event.amount, event.sequence)
+            }
+            Seen::Event { event, .. } => format!("{} {}", event.kind.name(), event.sequence),
+            Seen::Over { are_ends_known, .. } => (if are_ends_known { "over" } else { "unknown" }).to_owned(),
+            Seen::Ended { .. } => "ended".to_owned(),
+        });
     };
     while follower.step(|seen| each(&mut said, seen)).unwrap() {}
-    assert_eq!(said, ["unknown", "start", "event"]);
+    assert_eq!((follower.deleted().unwrap(), follower.lost()), (0, lost));
+    said
+}
+
+#[test]
+fn what_a_store_put_aside_had_not_sent_is_a_gap() {
+    let folder = Folder::new("unsent");
+    let created = |sequence| mapping(sequence, EventKind::MappingCreated, (ADDRESS, sequence as u16), 5);
+    let [cursor, other] = ["c", "damaged"].map(|name| CursorFile::new(&folder.0, name, 1 << 30));
+    let rings = folder.0.with_extension("rings");
+    fs::create_dir_all(&rings).unwrap();
+    let options = || StoreOptions { rings_folder: rings.clone(), ..StoreOptions::default() };
+    let mut writer = StoreWriter::open(&folder.0, options(), at(0)).unwrap();
+    let mut follower = Follower::open(&folder.0, Start::Now).unwrap();
+    put(&mut writer, 10, &[created(1), created(2)]);
+    read(&mut follower);
+    cursor.write(follower.position()).unwrap();
+    put(&mut writer, 11, &[created(3)]);
+    writer.finish(at(20), at(20).monotonic_us, false).unwrap();
+    // The rest of that run, and one that was killed: two records were in the ring only.
+    let mut writer = StoreWriter::open(&folder.0, options(), at(100)).unwrap();
+    let (mut producer, consumer) = writer.create_rings(1, 8).unwrap().remove(0);
+    put(&mut writer, 110, &[created(1), created(2)]);
+    for sequence in 2..5 {
+        producer.try_push(created(sequence).into()).unwrap();
+    }
+    drop((writer, producer, consumer));
+    fs::write(folder.0.join("cursor-damaged"), "").unwrap();
+    for name in [catalogue::NAME, catalogue::COPY] {
+        let mut bytes = fs::read(folder.0.join(name)).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        fs::write(folder.0.join(name), bytes).unwrap();
+    }
+    let mut writer = StoreWriter::open(&folder.0, options(), at(200)).unwrap();
+    let said = writer.damage().join("\n");
+    assert!(said.contains("the last 2 records of the earlier store were in memory only"), "{said}");
+    assert!(folder.0.join("damaged-store-1/ring-0").exists() && folder.0.join("damaged-store-1/ring-due").exists());
+    assert_eq!(fs::read_dir(&rings).unwrap().count(), 0);
+    put(&mut writer, 210, &[created(1)]);
+    let later = ["unknown", "start", "mapping_created 1"];
+    assert_eq!(seen_by(&cursor, &folder.0, 5), [&["1 lost from 3", "4 lost from 1"], &later[..]].concat());
+    let Start::At(position) = other.read().unwrap() else { panic!("it has a position") };
+    assert!(position.aside.as_ref().is_some_and(|aside| !aside.is_known), "{position:?}");
+    assert_eq!(seen_by(&other, &folder.0, 0), later);
+    // Also if a second one is put aside before that was said.
+    drop(writer);
+    fs::write(folder.0.join(catalogue::KEY), "damaged").unwrap();
+    drop(StoreWriter::open(&folder.0, options(), at(300)).unwrap());
+    assert_eq!(seen_by(&cursor, &folder.0, 6), ["1 lost from 3", "4 lost from 1", "1 lost from 1", "unknown"]);
+    fs::remove_dir_all(&rings).unwrap();
 }
 
 #[test]

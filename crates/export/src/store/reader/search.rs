@@ -471,6 +471,11 @@ impl<'a> Search<'a> {
         };
         let asked = segments.iter().enumerate().filter(is_asked).map(|(place, _)| place);
         let mut left: BTreeSet<usize> = asked.collect();
+        // Where retention deleted the segments of that time, the first one that is left has what
+        // was still open when it began.
+        if segments.first().is_some_and(|first| from_us < span(&first.coverage).0) {
+            left.insert(0);
+        }
         let mut done: BTreeSet<usize> = BTreeSet::new();
         let mut is_last_damaged = false;
         while let Some(place) = left.pop_first() {

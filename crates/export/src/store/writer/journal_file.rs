@@ -70,7 +70,7 @@ pub(crate) fn read_frames(
 }
 
 /// Reads the frames of one file with a buffer of at most one frame and a half.
-pub(super) struct JournalFile {
+pub(crate) struct JournalFile {
     path: PathBuf,
     file: File,
     is_journal: bool,
@@ -87,7 +87,7 @@ pub(super) struct JournalFile {
 const PIECE: usize = 1 << 20;
 
 impl JournalFile {
-    pub(super) fn open(path: &Path, length: u64) -> Result<JournalFile, StoreError> {
+    pub(crate) fn open(path: &Path, length: u64) -> Result<JournalFile, StoreError> {
         let file = File::open(path).map_err(StoreError::io(path))?;
         let (path, buffer) = (path.to_owned(), Vec::new());
         let mut reader = JournalFile { path, file, is_journal: false, buffer, at: 0, unread: length, lost: 0 };
@@ -119,7 +119,7 @@ impl JournalFile {
         Ok(())
     }
 
-    pub(super) fn next(&mut self) -> Result<Option<FrameRead<'_>>, StoreError> {
+    pub(crate) fn next(&mut self) -> Result<Option<FrameRead<'_>>, StoreError> {
         self.fill(journal::HEADER)?;
         let length = self.buffer.get(self.at..self.at + 4).and_then(|bytes| bytes.try_into().ok());
         let length = length.map_or(0, u32::from_le_bytes) as usize;
@@ -134,7 +134,7 @@ impl JournalFile {
 
     /// Moves to the next whole frame of a boot, past bytes that are none. Returns false if there is
     /// none. `budget` is how many bytes of what looks like a frame and is none may be read.
-    pub(super) fn search(&mut self, boot: u32, budget: &mut u64) -> Result<bool, StoreError> {
+    pub(crate) fn search(&mut self, boot: u32, budget: &mut u64) -> Result<bool, StoreError> {
         loop {
             self.fill(journal::HEADER)?;
             let Some(header) = self.buffer.get(self.at..self.at + journal::HEADER) else { return Ok(false) };

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::path::PathBuf;
 
+use nat::event::Cause;
 use nat::event::Event;
 
 use super::background::Job;
@@ -54,18 +55,26 @@ const NEW_JOURNAL: &str = "journal.new";
 /// Bytes that are at least looked at to find whole frames after a damaged one.
 const SEARCH_BYTES: u64 = 64 << 20;
 
+/// What a start found of an earlier run, in sentences.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// What is damaged, or lacks records that answers need.
+    pub(super) damage: Vec<String>,
+    /// What changes no answer.
+    pub(super) notices: Vec<String>,
+}
+
 /// Makes a segment of the frames and rings that an earlier writer left, and ends its boot.
-/// `offset_us` is the time of day less the time since the machine's boot. Returns what it found
-/// damaged, in sentences.
+/// `offset_us` is the time of day less the time since the machine's boot. Returns what it found.
 pub(super) fn recover(
     folder: &Path,
     catalogue: &mut CatalogueWriter,
     rings: &Rings,
     offset_us: i64,
-) -> Result<Vec<String>, StoreError> {
+) -> Result<Findings, StoreError> {
     let known = &catalogue.catalogue;
-    let mut damage = Vec::new();
-    let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(damage) };
+    let (mut damage, mut notices) = (Vec::new(), Vec::new());
+    let Some(boot) = known.boots.len().checked_sub(1) else { return Ok(Findings::default()) };
     let Boot { id, clocks, ended, .. } = &known.boots[boot];
     let (id, is_ended) = (*id, ended.is_some());
     let began = clocks.first().map_or(0, |moment| moment.monotonic_us);
@@ -136,12 +145,18 @@ pub(super) fn recover(
             set = Some(Entry::Clock { moment: Moment { monotonic_us, unix_us }, since_us });
         }
     }
-    if rest.lost > 0 {
+    let (lost, minor, place) = (rest.lost, rest.minor, folder.display());
+    if lost > 0 {
         damage.push(format!(
-            "store {}: the previous run lost its last {} records, because there was no room for them; answers about that \
-             time are not complete; natrix log verify names the gaps",
-            folder.display(),
-            rest.lost
+            "store {place}: the previous run lost its last {lost} records, because there was no room for them; answers \
+             about that time are not complete; natrix log verify names the gaps"
+        ));
+    }
+    if minor > 0 {
+        notices.push(format!(
+            "store {place}: the previous run lost {minor} records at its end, because there was no room for them; no \
+             allocation is among these, such as with lost refusals, so they change no answer; natrix log verify names \
+             the gaps"
         ));
     }
     // Before the journal is replaced: what was lost stays known.
@@ -192,7 +207,7 @@ pub(super) fn recover(
     for (first, path) in journals(folder)? {
         follow::retire(folder, first, catalogue.catalogue.next_frame, &path)?;
     }
-    Ok(damage)
+    Ok(Findings { damage, notices })
 }
 
 /// What an earlier writer had not written into the catalogue. It may have written the first ones,
@@ -232,13 +247,16 @@ pub(super) struct Rest<'a> {
     missing: u64,
     /// Records that never were in a ring, because there was no room.
     lost: u64,
+    /// The same of runs of records without an allocation: no answer needs them.
+    minor: u64,
 }
 
 impl<'a> Rest<'a> {
     pub(super) fn new(builder: &'a mut Builder, boot: u32, (first, hashes, last): (u64, Vec<Hash>, Hash)) -> Rest<'a> {
         let (made, known_us) = (first + hashes.len() as u64, builder.covered_us());
         let (frame, bytes) = (Frame::default(), journal::MAGIC.to_vec());
-        Rest { builder, boot, first, made, hashes, last, frame, bytes, file: None, known_us, missing: 0, lost: 0 }
+        let (file, missing, lost, minor) = (None, 0, 0, 0);
+        Rest { builder, boot, first, made, hashes, last, frame, bytes, file, known_us, missing, lost, minor }
     }
 
     /// Number of the next frame.
@@ -328,7 +346,8 @@ impl<'a> Rest<'a> {
                     Ok(amount) => {
                         let gap = self.builder.gap_of(*worker, amount, lost.at.as_micros());
                         self.push(*worker, &gap.because(lost.cause));
-                        self.lost += count;
+                        let is_minor = lost.cause == Cause::NoAllocation;
+                        *if is_minor { &mut self.minor } else { &mut self.lost } += count;
                     }
                     Err(_) => covered_us = None,
                 }

@@ -596,6 +596,7 @@ fn what_is_in_the_journal_is_counted() {
         last,
         from_us: unix_us(from),
         until_us: unix_us(until),
+        cause: nat::event::Cause::None,
     };
     let check = |is_sealed: bool| {
         let stat = Store::open(&folder).unwrap().stat().unwrap();
