@@ -11,9 +11,11 @@ use mem::ring::Producer;
 use nat::Verdict;
 use nat::packet::PacketMeta;
 use nat::types::InterfaceId;
+use packet_io::Buffer;
 
 use crate::ipv6::Learnt6;
 use crate::neighbour::Learnt;
+use crate::outlet::packet_of;
 
 /// ARP messages that fit between two workers.
 const LEARNT_CAPACITY: usize = 64;
@@ -56,6 +58,16 @@ pub enum Crossing<B> {
         /// The verdict to count for it; None when Natrix made it itself.
         verdict: Option<Verdict>,
     },
+}
+
+impl<B: Buffer> Crossing<B> {
+    /// The IP packet.
+    pub(crate) fn packet(&self) -> &[u8] {
+        match self {
+            Crossing::Process { buffer, .. } | Crossing::Transmit { buffer, .. } => buffer.bytes(),
+            Crossing::Frame { buffer, .. } => packet_of(buffer.bytes()),
+        }
+    }
 }
 
 /// What workers say to each other about their links.

@@ -3,6 +3,7 @@
 //! Each answer is bounded work: a page limits both the records returned and the records examined.
 //! The asking thread allocates the memory, which comes back with the answer.
 
+use core::net::IpAddr;
 use std::sync::Arc;
 
 use mem::ring;
@@ -36,6 +37,7 @@ use crate::adoption::Expectation;
 use crate::conflict::Conflicts;
 use crate::kernel::end::KernelCounters;
 use crate::neighbour::AnyView;
+use crate::neighbour::RouterView;
 use crate::outlet::InterfaceCounters;
 use crate::outlet::LinkCounters;
 use crate::rounds::Rounds;
@@ -195,6 +197,8 @@ pub struct Snapshot {
     pub hand_off_waiting: u64,
     /// Claims of other stations to addresses of Natrix.
     pub conflicts: Conflicts,
+    /// Routers that were found silent or answering last.
+    pub routers: Vec<RouterView<IpAddr>>,
 }
 
 /// The worker's end.
@@ -370,6 +374,8 @@ impl<I: Io> Worker<I> {
         (snapshot.neighbours, snapshot.neighbours_unresolved) = self.outlet.neighbours_len();
         snapshot.hand_off_waiting = self.outlet.crossings.waiting() as u64;
         snapshot.conflicts = *self.conflicts();
+        snapshot.routers.clear();
+        snapshot.routers.extend(self.outlet.routers());
     }
 }
 

@@ -17,3 +17,5 @@ pub use cache::Action;
 pub use cache::AnyView;
 pub use cache::NeighbourLimits;
 pub use cache::Neighbours;
+pub use cache::Refusal;
+pub use cache::RouterView;

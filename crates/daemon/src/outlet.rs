@@ -2,7 +2,8 @@
 //! worker.
 //!
 //! The shard has counted a forwarded packet before the outlet sees it. When the packet then waits
-//! for its neighbour, crosses to another worker or is dropped, the outlet takes that verdict back.
+//! for its neighbour, crosses to another worker or is dropped, the outlet takes that back: verdict,
+//! bytes and protocol.
 //! It cannot reach the shard's counters while the shard runs, so it writes corrections in a
 //! [`Ledger`] that the worker adds at the end of the burst.
 
@@ -16,6 +17,7 @@ use nat::Counters;
 use nat::Duration;
 use nat::Instant;
 use nat::Outcome;
+use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
 use nat::Verdict;
@@ -25,6 +27,7 @@ use nat::packet::Sink;
 use nat::packet::Stage;
 use nat::types::InterfaceId;
 use nat::types::WorkerId;
+use nat::verdict::Forwarded;
 use nat::view::Query;
 use packet_io::BURST_MAX;
 use packet_io::Buffer;
@@ -59,6 +62,8 @@ use crate::neighbour::Answerer;
 use crate::neighbour::AnyView;
 use crate::neighbour::NeighbourLimits;
 use crate::neighbour::Neighbours;
+use crate::neighbour::Refusal;
+use crate::neighbour::RouterView;
 use crate::neighbour::cache::NeighbourView;
 use crate::next_hop::FrameHeader;
 use crate::next_hop::NextHop;
@@ -74,9 +79,10 @@ pub(crate) const NEIGHBOUR_ACTIONS_MAX: usize = 64;
 /// DEFEND_INTERVAL).
 pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Bounds of the neighbours of IPv6. What waits has its own share of the buffers (RFC 6583 §6).
+/// Bounds of the neighbours of IPv6. What waits has its own share of the buffers (RFC 6583 §6). For
+/// one neighbour as many may wait as with ARP, but only while no other source needs the places.
 const LIMITS6: NeighbourLimits =
-    NeighbourLimits { neighbours_max: 4_096, unresolved_max: 256, waiting_per_neighbour_max: 8, waiting_max: 256 };
+    NeighbourLimits { neighbours_max: 4_096, unresolved_max: 256, waiting_per_neighbour_max: 128, waiting_max: 256 };
 /// Without IPv6.
 const LIMITS6_OFF: NeighbourLimits =
     NeighbourLimits { neighbours_max: 1, unresolved_max: 0, waiting_per_neighbour_max: 0, waiting_max: 0 };
@@ -124,13 +130,22 @@ pub struct LinkCounters {
 pub struct Ledger {
     dirty: bool,
     verdicts: [i64; Verdict::COUNT],
+    bytes_forwarded: [i64; 3],
+    translated: [i64; Protocol::COUNT],
     pub(crate) pending: i64,
     handed_off: u64,
 }
 
 impl Ledger {
     fn new() -> Ledger {
-        Ledger { dirty: false, verdicts: [0; Verdict::COUNT], pending: 0, handed_off: 0 }
+        Ledger {
+            dirty: false,
+            verdicts: [0; Verdict::COUNT],
+            bytes_forwarded: [0; 3],
+            translated: [0; Protocol::COUNT],
+            pending: 0,
+            handed_off: 0,
+        }
     }
 
     #[inline]
@@ -141,11 +156,23 @@ impl Ledger {
         }
     }
 
-    /// Replaces one verdict by another.
+    /// Replaces the verdict of a packet that the shard has not forwarded.
     #[inline]
     fn change(&mut self, from: Verdict, to: Verdict) {
         self.add(from, -1);
         self.add(to, 1);
+    }
+
+    /// Counts a packet with its verdict (1), or takes back what was counted for it (-1).
+    pub(crate) fn count(&mut self, verdict: Verdict, packet: &[u8], count: i64) {
+        self.add(verdict, count);
+        let Some(forwarded) = Forwarded::of(verdict, packet) else { return };
+        if let Some(bytes) = self.bytes_forwarded.get_mut(forwarded.way) {
+            *bytes += i64::from(forwarded.bytes) * count;
+        }
+        if let Some(packets) = forwarded.protocol.and_then(|protocol| self.translated.get_mut(protocol.index())) {
+            *packets += count;
+        }
     }
 
     /// Adds everything to `counters` and starts afresh.
@@ -155,7 +182,10 @@ impl Ledger {
         if !self.dirty {
             return;
         }
-        for (counter, change) in counters.verdicts.iter_mut().zip(&mut self.verdicts) {
+        let verdicts = counters.verdicts.iter_mut().zip(&mut self.verdicts);
+        let bytes = counters.bytes_forwarded.iter_mut().zip(&mut self.bytes_forwarded);
+        let translated = counters.translated.iter_mut().zip(&mut self.translated);
+        for (counter, change) in verdicts.chain(bytes).chain(translated) {
             *counter = counter.wrapping_add_signed(core::mem::take(change));
         }
         counters.neighbour_pending = counters.neighbour_pending.wrapping_add_signed(core::mem::take(&mut self.pending));
@@ -439,17 +469,14 @@ impl<I: Io> Outlet<I> {
         let unsent = burst.len();
         let sent = results.len() - unsent;
         bytes -= burst.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
+        for (buffer, (_, verdict, _)) in burst.iter().zip(results.iter().skip(sent)) {
+            self.drop_packet(*verdict, packet_of(buffer.bytes()), Verdict::TransmitFull);
+        }
         burst.clear();
         if let Some(interface) = self.interfaces.get_mut(interface.index()) {
             interface.sent_packets += sent as u64;
             interface.sent_bytes += bytes;
             interface.unsent_packets += unsent as u64;
-        }
-        for (_, verdict, _) in results.iter().skip(sent) {
-            match verdict {
-                Some(verdict) => self.ledger.change(*verdict, Verdict::TransmitFull),
-                None => self.counters.originated_dropped += 1,
-            }
         }
         true
     }
@@ -483,16 +510,19 @@ impl<I: Io> Outlet<I> {
         verdict: Option<Verdict>,
     ) {
         let Some(packet) = buffer.set_frame(start, length) else {
-            return self.drop_packet(verdict, Verdict::NoBuffer);
+            // The shard has it in its buffer, so this cannot be.
+            return self.drop_packet(verdict, &[], Verdict::NoBuffer);
         };
         let Some(hop) = self.next_hops.get(egress.next_hop.index()).copied() else {
-            return self.drop_packet(verdict, Verdict::NoRoute);
+            return self.drop_packet(verdict, packet, Verdict::NoRoute);
         };
         if hop.is_ipv6 {
             return self.send_ipv6(buffer, hop.interface, verdict);
         }
         let (interface, port) = (hop.interface, hop.port);
-        let Some(address) = hop.neighbour(packet) else { return self.drop_packet(verdict, Verdict::NoRoute) };
+        let Some(address) = hop.neighbour(packet) else {
+            return self.drop_packet(verdict, packet, Verdict::NoRoute);
+        };
         let sends_here = self.queues.get(port.index()).is_some_and(|queue| queue.sender.is_none());
         let to = Neighbour { interface, address };
         if sends_here && let Some(station) = self.station_of(to) {
@@ -522,7 +552,7 @@ impl<I: Io> Outlet<I> {
     /// Sends an IP packet whose buffer is exactly as long as the packet.
     pub(crate) fn send(&mut self, buffer: I::Buffer, to: Neighbour, verdict: Option<Verdict>) {
         let Some(link) = self.links.link(to.interface) else {
-            return self.drop_packet(verdict, Verdict::NoRoute);
+            return self.drop_packet(verdict, buffer.bytes(), Verdict::NoRoute);
         };
         if let Some(Queue { sender: Some(sender), .. }) = self.queues.get(link.port.index()) {
             return self.cross(*sender, Crossing::Transmit { buffer, to, verdict }, verdict);
@@ -534,32 +564,42 @@ impl<I: Io> Outlet<I> {
     }
 
     fn wait(&mut self, buffer: I::Buffer, to: Neighbour, verdict: Option<Verdict>) {
-        let source = source_of(buffer.bytes());
+        let packet = buffer.bytes();
+        let source = source_of(packet);
+        let is_router = Ipv4::new_checked(packet).is_ok_and(|packet| packet.destination() != to.address);
+        if let Some(verdict) = verdict {
+            self.ledger.count(verdict, packet, -1);
+        }
         let waiting = Waiting { buffer, verdict };
         let (ledger, counters) = (&mut self.ledger, &mut self.counters);
         let give_back = |given_up: Waiting<I::Buffer>| {
             give_up_waiting(ledger, counters, given_up.verdict, Verdict::NeighbourQueueFull);
         };
         let held = self.neighbours.hold(self.now, source, (to.interface, to.address), waiting, give_back);
-        self.note_held(held.is_ok(), verdict);
+        if is_router {
+            self.neighbours.note_router(to.interface, to.address);
+        }
+        self.note_held(held.err().map(|(_, refusal)| refusal), verdict);
     }
 
-    /// After a packet was held, or refused.
-    pub(crate) fn note_held(&mut self, is_held: bool, verdict: Option<Verdict>) {
-        match verdict {
-            _ if !is_held => self.drop_packet(verdict, Verdict::NeighbourQueueFull),
-            Some(verdict) => {
-                self.ledger.add(verdict, -1);
-                self.ledger.pending += 1;
-            }
-            None => {}
+    /// After a packet was held, or refused. Its verdict was taken back.
+    pub(crate) fn note_held(&mut self, refusal: Option<Refusal>, verdict: Option<Verdict>) {
+        let reason = refusal.map(|refusal| match refusal {
+            Refusal::Full => Verdict::NeighbourQueueFull,
+            Refusal::Silent => Verdict::NeighbourUnresolved,
+        });
+        match (reason, verdict) {
+            (None, Some(_)) => self.ledger.pending += 1,
+            (None, None) => {}
+            (Some(reason), Some(_)) => self.ledger.add(reason, 1),
+            (Some(_), None) => self.counters.originated_dropped += 1,
         }
     }
 
     /// Sends an IP packet whose buffer is exactly as long as the packet to a station.
     fn send_to(&mut self, buffer: I::Buffer, interface: InterfaceId, to: MacAddress, verdict: Option<Verdict>) {
         let (Some(link), Some(header)) = (self.links.link(interface), FrameHeader::of(&self.links, interface)) else {
-            return self.drop_packet(verdict, Verdict::NoRoute);
+            return self.drop_packet(verdict, buffer.bytes(), Verdict::NoRoute);
         };
         self.send_frame_to(buffer, &header.to(to), link.port, interface, verdict);
     }
@@ -579,14 +619,14 @@ impl<I: Io> Outlet<I> {
         let length = frame.len() as u16 - start;
         match header.write(&mut buffer, start, length) {
             Some(length) => self.enqueue(port, buffer, Mark { interface, verdict, length }),
-            None => self.drop_packet(verdict, Verdict::NoBuffer),
+            None => self.drop_packet(verdict, buffer.bytes(), Verdict::NoBuffer),
         }
     }
 
     #[inline(always)]
     fn enqueue(&mut self, port: PortIndex, buffer: I::Buffer, mark: Mark) {
         let Some(queue) = self.queues.get_mut(port.index()) else {
-            return self.drop_packet(mark.verdict, Verdict::NoRoute);
+            return self.drop_packet(mark.verdict, packet_of(buffer.bytes()), Verdict::NoRoute);
         };
         if let Some(place) = queue.marks.get_mut(queue.burst.len()) {
             *place = mark;
@@ -624,7 +664,6 @@ impl<I: Io> Outlet<I> {
         }
         self.io.transmit(port, &mut queue.burst);
         let sent = count - queue.burst.len();
-        queue.burst.clear();
         let Some(marks) = queue.marks.get(..count) else { return };
         let first = marks.first().map_or_else(InterfaceId::default, |mark| mark.interface);
         if sent == count && marks.iter().all(|mark| mark.interface == first) {
@@ -642,24 +681,30 @@ impl<I: Io> Outlet<I> {
                 continue;
             }
             interface.unsent_packets += 1;
+            let unsent = queue.burst.get(position - sent).map_or(&[][..], |buffer| packet_of(buffer.bytes()));
             match mark.verdict {
-                Some(verdict) => self.ledger.change(verdict, Verdict::TransmitFull),
+                Some(verdict) => {
+                    self.ledger.count(verdict, unsent, -1);
+                    self.ledger.add(Verdict::TransmitFull, 1);
+                }
                 None => self.counters.originated_dropped += 1,
             }
         }
+        queue.burst.clear();
     }
 
     /// Gives an item to another worker; `verdict` was counted here and goes with it.
     fn cross(&mut self, worker: WorkerId, item: Crossing<I::Buffer>, verdict: Option<Verdict>) {
+        if let Some(verdict) = verdict {
+            self.ledger.count(verdict, item.packet(), -1);
+        }
         let ring = self.crossings.to.get_mut(worker.index()).and_then(Option::as_mut);
-        let Some(ring) = ring else { return self.drop_packet(verdict, Verdict::HandOffRingFull) };
-        match (ring.try_push(item), verdict) {
-            (Ok(()), Some(verdict)) => {
-                self.ledger.add(verdict, -1);
-                self.ledger.handed_off += 1;
-            }
-            (Ok(()), None) => {}
-            (Err(_refused), verdict) => self.drop_packet(verdict, Verdict::HandOffRingFull),
+        let pushed = ring.is_some_and(|ring| ring.try_push(item).is_ok());
+        match (pushed, verdict) {
+            (true, Some(_)) => self.ledger.handed_off += 1,
+            (true, None) => {}
+            (false, Some(_)) => self.ledger.add(Verdict::HandOffRingFull, 1),
+            (false, None) => self.counters.originated_dropped += 1,
         }
     }
 
@@ -695,11 +740,10 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    pub(crate) fn drop_packet(&mut self, counted: Option<Verdict>, reason: Verdict) {
-        match counted {
-            Some(counted) => self.ledger.change(counted, reason),
-            None => self.counters.originated_dropped += 1,
-        }
+    /// Counts a packet that does not leave. `counted`: its verdict so far.
+    #[cold]
+    pub(crate) fn drop_packet(&mut self, counted: Option<Verdict>, packet: &[u8], reason: Verdict) {
+        drop_packet(&mut self.ledger, &mut self.counters, (counted, packet), reason);
     }
 
     /// Takes in what an ARP packet said, here or at another worker, and sends what waited for it.
@@ -742,7 +786,7 @@ impl<I: Io> Outlet<I> {
                 Some(Action::Send { packet, interface, station }) => {
                     let Waiting { buffer, verdict } = packet;
                     if let Some(verdict) = verdict {
-                        self.ledger.add(verdict, 1);
+                        self.ledger.count(verdict, buffer.bytes(), 1);
                         self.ledger.pending -= 1;
                     }
                     self.send_to(buffer, interface, station, verdict);
@@ -779,6 +823,7 @@ impl<I: Io> Outlet<I> {
             station: view.station,
             state: view.state,
             waiting: view.waiting,
+            refuses: view.refuses,
             is_kernel: self.has_kernel(view.interface),
         };
         let view6 = |view: NeighbourView<u128>| AnyView {
@@ -787,6 +832,7 @@ impl<I: Io> Outlet<I> {
             station: view.station,
             state: view.state,
             waiting: view.waiting,
+            refuses: view.refuses,
             is_kernel: self.has_kernel(view.interface),
         };
         let start = page.cursor as usize;
@@ -795,6 +841,19 @@ impl<I: Io> Outlet<I> {
         let mut rest = self.neighbours.views(start).map(view).chain(rest6);
         page.records.extend(rest.by_ref().take(page.limit));
         page.next = rest.next().is_some().then(|| page.cursor.saturating_add(page.records.len() as u32));
+    }
+
+    /// Routers of both families that were found silent or answering last.
+    pub(crate) fn routers(&self) -> impl Iterator<Item = RouterView<IpAddr>> + '_ {
+        let routers = self.neighbours.routers().iter().map(|view| {
+            let address = Ipv4Addr::from_bits(view.address).into();
+            RouterView { interface: view.interface, address, answers: view.answers, at: view.at }
+        });
+        let routers6 = self.neighbours6.routers().iter().map(|view| {
+            let address = Ipv6Addr::from_bits(view.address).into();
+            RouterView { interface: view.interface, address, answers: view.answers, at: view.at }
+        });
+        routers.chain(routers6)
     }
 
     /// Neighbours in the cache, and those of them without an answer.
@@ -851,6 +910,28 @@ impl<I: Io> Outlet<I> {
         let mut buffer = self.io.allocate()?;
         buffer.fill(&[bytes.get(..length)?, payload]).then_some(buffer)
     }
+}
+
+/// As [`Outlet::drop_packet`].
+fn drop_packet(
+    ledger: &mut Ledger,
+    counters: &mut LinkCounters,
+    (counted, packet): (Option<Verdict>, &[u8]),
+    reason: Verdict,
+) {
+    match counted {
+        Some(counted) => {
+            ledger.count(counted, packet, -1);
+            ledger.add(reason, 1);
+        }
+        None => counters.originated_dropped += 1,
+    }
+}
+
+/// The IP packet in a frame of this worker.
+pub(crate) fn packet_of(frame: &[u8]) -> &[u8] {
+    let header = LinkHeader::parse(frame);
+    header.ok().and_then(|header| frame.get(header.payload_offset()..)).unwrap_or_default()
 }
 
 /// Counts a packet that waits no longer for its neighbour, and was not sent.

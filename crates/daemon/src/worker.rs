@@ -60,6 +60,7 @@ use crate::neighbour::NeighbourLimits;
 use crate::outlet::InterfaceCounters;
 use crate::outlet::LinkCounters;
 use crate::outlet::Outlet;
+use crate::outlet::packet_of;
 use crate::rounds::Rounds;
 use crate::trace::Tracer;
 
@@ -442,17 +443,15 @@ impl<I: Io> Worker<I> {
             }
             Crossing::Transmit { buffer, to, verdict } => {
                 if let Some(verdict) = verdict {
-                    let counters = self.shard.counters_mut();
-                    counters.taken_over += 1;
-                    counters.count(verdict);
+                    self.shard.counters_mut().taken_over += 1;
+                    self.outlet.ledger.count(verdict, buffer.bytes(), 1);
                 }
                 self.outlet.send(buffer, to, verdict);
             }
             Crossing::Frame { buffer, interface, verdict } => {
                 if let Some(verdict) = verdict {
-                    let counters = self.shard.counters_mut();
-                    counters.taken_over += 1;
-                    counters.count(verdict);
+                    self.shard.counters_mut().taken_over += 1;
+                    self.outlet.ledger.count(verdict, packet_of(buffer.bytes()), 1);
                 }
                 if let Some(link) = self.outlet.links.link(interface) {
                     self.outlet.send_frame(link.port, interface, buffer, verdict);

@@ -39,6 +39,12 @@ macro_rules! verdicts {
     };
 }
 
+use wire::ipv4::PROTOCOL_ICMP;
+use wire::ipv4::PROTOCOL_OFFSET;
+use wire::ipv6;
+
+use crate::types::Protocol;
+
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VerdictKind {
@@ -165,15 +171,15 @@ pub struct Counters {
     /// ICMP errors translated (also counted by verdict).
     pub icmp_errors_translated: u64,
     /// Mappings by [`crate::Protocol::index`].
-    pub mappings_created: [u64; crate::types::Protocol::COUNT],
+    pub mappings_created: [u64; Protocol::COUNT],
     /// Mappings by [`crate::Protocol::index`].
-    pub mappings_removed: [u64; crate::types::Protocol::COUNT],
+    pub mappings_removed: [u64; Protocol::COUNT],
     /// Endpoint-dependent flows; each counts as a session, too.
     pub flows_created: u64,
     /// Endpoint-dependent flows removed.
     pub flows_removed: u64,
     /// No free port or a port limit, by [`crate::Protocol::index`]; includes port control.
-    pub ports_refused: [u64; crate::types::Protocol::COUNT],
+    pub ports_refused: [u64; Protocol::COUNT],
     /// Subscribers paired with an external address.
     pub addresses_paired: u64,
     /// Port blocks leased.
@@ -227,7 +233,7 @@ pub struct Counters {
     /// IP bytes outbound, inbound and hairpinned.
     pub bytes_forwarded: [u64; 3],
     /// Translated packets by [`crate::Protocol::index`]; those of GRE are in none.
-    pub translated: [u64; crate::types::Protocol::COUNT],
+    pub translated: [u64; Protocol::COUNT],
 }
 
 impl Default for Counters {
@@ -286,10 +292,18 @@ impl Counters {
         self.verdicts[verdict.index()] += 1;
     }
 
-    /// Takes a verdict back: the packet waits for its neighbour, or was dropped behind the shard.
+    /// Takes back the verdict of a packet that does not leave, but nothing else that it counted.
     #[inline]
     pub fn uncount(&mut self, verdict: Verdict) {
         self.verdicts[verdict.index()] -= 1;
+    }
+
+    /// Takes back what a forwarded packet counted beside its verdict.
+    pub fn uncount_forwarded(&mut self, forwarded: &Forwarded) {
+        self.bytes_forwarded[forwarded.way] -= u64::from(forwarded.bytes);
+        if let Some(protocol) = forwarded.protocol {
+            self.translated[protocol.index()] -= 1;
+        }
     }
 
     /// Packets with this verdict.
@@ -300,6 +314,49 @@ impl Counters {
     /// Sum over all verdicts.
     pub fn verdicts_total(&self) -> u64 {
         self.verdicts.iter().sum()
+    }
+}
+
+/// What a forwarded packet counts beside its verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forwarded {
+    /// Index in [`Counters::bytes_forwarded`].
+    pub way: usize,
+    /// Its length as it leaves.
+    pub bytes: u16,
+    /// As which protocol it was translated.
+    pub protocol: Option<Protocol>,
+}
+
+impl Forwarded {
+    /// Of an IP packet of either family, which ends with its slice. `None` unless the verdict is
+    /// one of packets that leave.
+    pub fn of(verdict: Verdict, packet: &[u8]) -> Option<Forwarded> {
+        if !matches!(verdict, Verdict::Outbound | Verdict::Inbound | Verdict::Hairpin | Verdict::Passed) {
+            return None;
+        }
+        let at = |offset: usize| packet.get(offset).copied();
+        let number = match at(0)? >> 4 {
+            6 => match at(ipv6::NEXT_HEADER_OFFSET)? {
+                ipv6::PROTOCOL_IPV4 => at(ipv6::HEADER_LENGTH + PROTOCOL_OFFSET),
+                ipv6::HEADER_FRAGMENT => at(ipv6::HEADER_LENGTH),
+                next => Some(next),
+            },
+            _ => at(PROTOCOL_OFFSET),
+        };
+        let number = if number == Some(ipv6::PROTOCOL_ICMP6) { Some(PROTOCOL_ICMP) } else { number };
+        let protocol = number.filter(|_| verdict != Verdict::Passed).and_then(Protocol::from_number);
+        Some(Forwarded { way: way_of(verdict), bytes: packet.len() as u16, protocol })
+    }
+}
+
+/// Index in [`Counters::bytes_forwarded`] of a packet that leaves.
+#[inline(always)]
+pub(crate) fn way_of(verdict: Verdict) -> usize {
+    match verdict {
+        Verdict::Outbound => 0,
+        Verdict::Inbound => 1,
+        _ => 2,
     }
 }
 
@@ -356,5 +413,35 @@ pub struct GatewayCounters {
 impl GatewayCounters {
     pub(crate) fn refuse(&mut self, why: GatewayRefusal) {
         self.refused[why as usize] += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::build;
+    use wire::build6;
+
+    use super::*;
+
+    #[test]
+    fn a_forwarded_packet_counts_its_bytes_and_its_protocol_in_either_family() {
+        let (from, to) = (build::endpoint([100, 64, 0, 9], 5_000), build::endpoint([198, 51, 100, 1], 53));
+        let packet = build::udp(from, to).payload(b"question").build();
+        let forwarded = |way, bytes, protocol| Some(Forwarded { way, bytes, protocol });
+        let udp = Some(Protocol::Udp);
+        assert_eq!(Forwarded::of(Verdict::Outbound, &packet), forwarded(0, 36, udp));
+        assert_eq!(Forwarded::of(Verdict::Inbound, &packet), forwarded(1, 36, udp));
+        assert_eq!(Forwarded::of(Verdict::Passed, &packet), forwarded(2, 36, None));
+        assert_eq!(Forwarded::of(Verdict::Local, &packet), None);
+        assert_eq!(Forwarded::of(Verdict::NoRoute, &packet), None);
+        let addresses = (1_u128.into(), 2_u128.into());
+        let of6 = |next_header, payload: &[u8]| {
+            Forwarded::of(Verdict::Inbound, &build6::raw(addresses.0, addresses.1, next_header, payload))
+        };
+        assert_eq!(of6(ipv6::PROTOCOL_IPV4, &packet), forwarded(1, 76, udp), "in a softwire");
+        assert_eq!(of6(17, &[0; 8]), forwarded(1, 48, udp));
+        assert_eq!(of6(ipv6::HEADER_FRAGMENT, &[6, 0, 0, 0, 0, 0, 0, 0, 1]), forwarded(1, 49, Some(Protocol::Tcp)));
+        assert_eq!(of6(ipv6::PROTOCOL_ICMP6, &[0; 8]), forwarded(1, 48, Some(Protocol::Icmp)));
+        assert_eq!(of6(47, &[0; 8]), forwarded(1, 48, None));
     }
 }

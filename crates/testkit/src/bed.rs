@@ -641,6 +641,7 @@ impl Bed {
     fn collect(&mut self) {
         while let Some((interface, packet)) = self.machine.next_sent() {
             let side = self.machine.shared().settings().interfaces[interface.index()].side;
+            let (bytes, translated) = (packet.len() as u64, self.audit.translated);
             let families = self.families.as_mut().filter(|_| packet.first().is_some_and(|first| first >> 4 == 6));
             let taken = match families {
                 None => {
@@ -652,6 +653,7 @@ impl Bed {
             // Otherwise the rest of it is on its way.
             let Some((packet, faults)) = taken else { continue };
             self.audit.comes_out_with(side, &packet, faults);
+            self.audit.translated_bytes += bytes * (self.audit.translated - translated);
             self.taken[side.index()].push((interface, packet));
         }
     }
@@ -885,6 +887,12 @@ impl Bed {
             self.audit.translated,
             self.verdicts()
         );
+        // Otherwise pieces have headers, or bytes left, that no packet had by itself.
+        let in_whole_packets = in_pieces + self.audit.pieces + counters.of(Verdict::Reassembled) == 0;
+        let bytes: u64 = counters.bytes_forwarded.iter().sum();
+        if in_whole_packets {
+            assert_eq!(bytes, self.audit.translated_bytes, "bytes that count as forwarded and left");
+        }
         let live = self.machine.shards().map(|shard| u64::from(shard.view().mappings_len())).sum::<u64>();
         let held = self.ports_held();
         let shared = self.machine.shards().map(|shard| shard.view().shared_ports_len() as u64).sum::<u64>();

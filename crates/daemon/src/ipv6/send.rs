@@ -29,6 +29,7 @@ use crate::outlet::NEIGHBOUR_ACTIONS_MAX;
 use crate::outlet::Outlet;
 use crate::outlet::Waiting;
 use crate::outlet::give_up_waiting;
+use crate::outlet::packet_of;
 use crate::outlet::source_of;
 use crate::worker::LinkMode;
 
@@ -142,7 +143,7 @@ impl<I: Io> Outlet<I> {
                 }
                 Some(Action::Send { packet: Waiting { buffer, verdict }, interface, station }) => {
                     if let Some(verdict) = verdict {
-                        self.ledger.add(verdict, 1);
+                        self.ledger.count(verdict, packet_of(buffer.bytes()), 1);
                         self.ledger.pending -= 1;
                     }
                     self.send_to6(interface, station, buffer, verdict);
@@ -229,18 +230,18 @@ impl<I: Io> Outlet<I> {
         let length = frame.len() as u16 - start;
         let packet = frame.get(usize::from(start)..).unwrap_or_default();
         if packet.len() < ipv6::HEADER_LENGTH {
-            return self.drop_packet(verdict, Verdict::NoRoute);
+            return self.drop_packet(verdict, packet, Verdict::NoRoute);
         }
         let destination = Ipv6::new_unchecked(packet).destination();
         let Some((interface, neighbour)) = self.node.leads(interface, destination) else {
-            return self.drop_packet(verdict, Verdict::NoRoute);
+            return self.drop_packet(verdict, packet, Verdict::NoRoute);
         };
         let source = source_of(packet);
         let Some(header) = FrameHeader::with_type(&self.links, interface, ETHER_TYPE_IPV6) else {
-            return self.drop_packet(verdict, Verdict::NoRoute);
+            return self.drop_packet(verdict, packet, Verdict::NoRoute);
         };
         if header.write(&mut buffer, start, length).is_none() {
-            return self.drop_packet(verdict, Verdict::NoBuffer);
+            return self.drop_packet(verdict, buffer.bytes(), Verdict::NoBuffer);
         }
         self.send_to_neighbour6(source, (interface, neighbour), buffer, verdict);
     }
@@ -261,13 +262,21 @@ impl<I: Io> Outlet<I> {
         if let Some(station) = station {
             return self.send_to6(interface, station, buffer, verdict);
         }
+        let packet = packet_of(buffer.bytes());
+        let is_router = Ipv6::new_checked(packet).is_ok_and(|packet| packet.destination() != neighbour);
+        if let Some(verdict) = verdict {
+            self.ledger.count(verdict, packet, -1);
+        }
         let (ledger, counters) = (&mut self.ledger, &mut self.counters);
         let give_back = |given_up: Waiting<I::Buffer>| {
             give_up_waiting(ledger, counters, given_up.verdict, Verdict::NeighbourQueueFull);
         };
         let waiting = Waiting { buffer, verdict };
         let held = self.neighbours6.hold(self.now, source, (interface, neighbour), waiting, give_back);
-        self.note_held(held.is_ok(), verdict);
+        if is_router {
+            self.neighbours6.note_router(interface, neighbour);
+        }
+        self.note_held(held.err().map(|(_, refusal)| refusal), verdict);
     }
 
     /// Sends a frame that lacks its destination station to this one.
@@ -278,7 +287,9 @@ impl<I: Io> Outlet<I> {
         mut buffer: I::Buffer,
         verdict: Option<Verdict>,
     ) {
-        let Some(link) = self.links.link(interface) else { return self.drop_packet(verdict, Verdict::NoRoute) };
+        let Some(link) = self.links.link(interface) else {
+            return self.drop_packet(verdict, packet_of(buffer.bytes()), Verdict::NoRoute);
+        };
         station.write(buffer.bytes_mut(), 0);
         self.send_frame(link.port, interface, buffer, verdict);
     }

@@ -13,10 +13,15 @@
 //! A full cache gives up an old neighbour for a new one (RFC 6583 §6). Those without an answer are
 //! in lists by the source of the packets that ask for them, and those with one by their station.
 //! The oldest one of the longest list goes. So a source that asks for many addresses, and a station
-//! that has many, leave room for others.
+//! that has many, leave room for others. In the same way, a packet takes the place of one of the
+//! list with the most waiting packets: one neighbour may have many while nobody else needs them.
+//!
+//! A neighbour that did not answer is absent: packets to it are dropped at once, and while there are
+//! any, it is asked again every second.
 
 use core::net::IpAddr;
 
+use arrayvec::ArrayVec;
 use nat::Duration;
 use nat::Instant;
 use nat::types::InterfaceId;
@@ -34,6 +39,10 @@ pub const TRUSTED_FOR: Duration = Duration::from_secs(60);
 
 /// Lists of neighbours without an answer, by source; and as many of those with one, by station.
 const LISTS: usize = 64;
+/// The most entries that are looked at to find a packet that gives up its place.
+const VICTIMS_MAX: usize = 16;
+/// The last routers whose silence or answer is remembered.
+const ROUTERS_MAX: usize = 8;
 /// The most entries that a call of [`Neighbours::next_action`] looks at.
 const SWEEP_MAX: usize = 32;
 /// "No slot", "no packet".
@@ -122,8 +131,31 @@ enum State {
     Known,
     /// Known, and asked by unicast whether it is still there.
     Probing,
-    /// Did not answer; goes away when its packets are dropped.
+    /// Did not answer. Its packets are dropped, and it goes away once no more come.
     Absent,
+}
+
+/// Why a packet cannot wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// As many wait as may.
+    Full,
+    /// The neighbour has left a question unanswered for a second or longer, and as many wait as may,
+    /// or it is absent.
+    Silent,
+}
+
+/// A router that did not answer, or answered for the first time or again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouterView<A = u32> {
+    /// Interface it is on.
+    pub interface: InterfaceId,
+    /// Its address.
+    pub address: A,
+    /// Whether it answers.
+    pub answers: bool,
+    /// When that was found out the last time.
+    pub at: Instant,
 }
 
 #[derive(Debug)]
@@ -133,6 +165,8 @@ struct Entry<A> {
     state: State,
     attempts: u8,
     used: bool,
+    /// A next hop of a route.
+    is_router: bool,
     waiting_count: u8,
     station: MacAddress,
     /// When the state calls for something.
@@ -153,12 +187,31 @@ struct List {
     oldest: u32,
     newest: u32,
     count: u32,
+    /// Packets that wait for them.
+    waiting: u32,
 }
 
 #[derive(Debug)]
 struct Waiting<P> {
     packet: Option<P>,
     next: u32,
+}
+
+impl<A> Entry<A> {
+    /// Has missed its first answer.
+    fn is_silent(&self, now: Instant) -> bool {
+        match self.state {
+            State::Asking => self.attempts > 1 || self.attempts == 1 && now >= self.due,
+            State::Absent => true,
+            State::Known | State::Probing => false,
+        }
+    }
+
+    /// Drops packets, because it does not answer.
+    fn refuses(&self, limits: &NeighbourLimits) -> bool {
+        let is_full = self.waiting_count >= limits.waiting_per_neighbour_max;
+        self.state == State::Absent || self.state == State::Asking && self.attempts > 1 && is_full
+    }
 }
 
 impl State {
@@ -185,6 +238,8 @@ pub struct AnyView {
     pub state: &'static str,
     /// Packets that wait for it.
     pub waiting: u32,
+    /// A packet to it would be dropped now.
+    pub refuses: bool,
     /// The kernel asks for it, and not Natrix.
     pub is_kernel: bool,
 }
@@ -202,6 +257,8 @@ pub struct NeighbourView<A = u32> {
     pub state: &'static str,
     /// Packets that wait for it.
     pub waiting: u32,
+    /// A packet to it would be dropped now.
+    pub refuses: bool,
 }
 
 /// The cache; `P` is what waits (a packet buffer and what is to become of it).
@@ -224,6 +281,7 @@ pub struct Neighbours<P, A = u32> {
     next_due: Instant,
     /// Earliest timer seen in this lap.
     lap_due: Instant,
+    routers: ArrayVec<RouterView<A>, ROUTERS_MAX>,
 }
 
 const NEVER: Instant = Instant::from_micros(u64::MAX);
@@ -242,7 +300,7 @@ impl<P, A: Address> Neighbours<P, A> {
             secret: secret | 1,
             slots: vec![NONE; (neighbours_max * 2).next_power_of_two()],
             entries: Vec::with_capacity(neighbours_max),
-            lists: [List { oldest: NONE, newest: NONE, count: 0 }; 2 * LISTS],
+            lists: [List { oldest: NONE, newest: NONE, count: 0, waiting: 0 }; 2 * LISTS],
             waiting_free: if limits.waiting_max == 0 { NONE } else { 0 },
             waiting,
             waiting_count: 0,
@@ -251,6 +309,7 @@ impl<P, A: Address> Neighbours<P, A> {
             generation: 1,
             next_due: NEVER,
             lap_due: NEVER,
+            routers: ArrayVec::new(),
         }
     }
 
@@ -288,31 +347,46 @@ impl<P, A: Address> Neighbours<P, A> {
 
     /// Keeps a packet until its neighbour, which [`Neighbours::lookup`] did not know, has answered.
     /// `source` stands for the sender of the packet. `give_back` gets packets that wait no longer,
-    /// because their neighbour was given up for this one.
+    /// because their place or their neighbour was given up for this one.
     ///
     /// # Errors
-    /// Gives the packet back when as many wait as may.
+    /// Gives the packet back when it cannot wait.
     pub fn hold(
         &mut self,
         now: Instant,
         source: u64,
         (interface, address): (InterfaceId, A),
         packet: P,
-        give_back: impl FnMut(P),
-    ) -> Result<(), P> {
+        mut give_back: impl FnMut(P),
+    ) -> Result<(), (P, Refusal)> {
+        let mut list = self.mix(source) % LISTS;
+        let mut refusal = Refusal::Full;
+        if let Some(entry) = self.find(interface, address).and_then(|index| self.entries.get_mut(index)) {
+            entry.used = true;
+            list = usize::from(entry.list);
+            if entry.is_silent(now) {
+                refusal = Refusal::Silent;
+            }
+            if entry.state == State::Absent || entry.waiting_count >= self.limits.waiting_per_neighbour_max {
+                return Err((packet, refusal));
+            }
+        }
+        if self.waiting_free == NONE && !self.make_place(now, list, (interface, address), &mut give_back) {
+            return Err((packet, refusal));
+        }
         let index = match self.find(interface, address) {
             Some(index) => index,
-            None => match self.ask(now, source, (interface, address), give_back) {
+            None => match self.ask(now, list, (interface, address), give_back) {
                 Some(index) => index,
-                None => return Err(packet),
+                None => return Err((packet, refusal)),
             },
         };
-        let Some(entry) = self.entries.get_mut(index) else { return Err(packet) };
-        if entry.waiting_count >= self.limits.waiting_per_neighbour_max || entry.state == State::Absent {
-            return Err(packet);
-        }
+        let Some(entry) = self.entries.get_mut(index) else { return Err((packet, refusal)) };
         let place = self.waiting_free;
-        let Some(waiting) = self.waiting.get_mut(place as usize) else { return Err(packet) };
+        let Some(waiting) = self.waiting.get_mut(place as usize) else { return Err((packet, refusal)) };
+        if let Some(list) = self.lists.get_mut(usize::from(entry.list)) {
+            list.waiting += 1;
+        }
         self.waiting_free = waiting.next;
         *waiting = Waiting { packet: Some(packet), next: NONE };
         let last = core::mem::replace(&mut entry.waiting_last, place);
@@ -322,9 +396,77 @@ impl<P, A: Address> Neighbours<P, A> {
             waiting.next = place;
         }
         entry.waiting_count += 1;
-        entry.used = true;
         self.waiting_count += 1;
         Ok(())
+    }
+
+    /// Notes that a neighbour is the next hop of a route, if there is an entry for it.
+    pub fn note_router(&mut self, interface: InterfaceId, address: A) {
+        if let Some(entry) = self.find(interface, address).and_then(|index| self.entries.get_mut(index)) {
+            entry.is_router = true;
+        }
+    }
+
+    /// The routers that were found silent or answering last.
+    pub fn routers(&self) -> &[RouterView<A>] {
+        &self.routers
+    }
+
+    fn remember_router(&mut self, now: Instant, (interface, address): (InterfaceId, A), answers: bool) {
+        let view = RouterView { interface, address, answers, at: now };
+        let is_it = |known: &&mut RouterView<A>| known.interface == interface && known.address == address;
+        if let Some(known) = self.routers.iter_mut().find(is_it) {
+            *known = view;
+            return;
+        }
+        if self.routers.is_full() {
+            let oldest = (0..self.routers.len()).min_by_key(|position| self.routers.get(*position).map(|view| view.at));
+            self.routers.swap_remove(oldest.unwrap_or(0));
+        }
+        self.routers.push(view);
+    }
+
+    /// Drops a packet so that another one can wait, for a neighbour of this list. It is the oldest
+    /// one of the list with the most, or, if that is the same list, of a neighbour that has missed
+    /// its first answer. False if there is none.
+    fn make_place(
+        &mut self,
+        now: Instant,
+        list: usize,
+        (interface, address): (InterfaceId, A),
+        give_back: &mut impl FnMut(P),
+    ) -> bool {
+        let waiting_of = |list: &usize| self.lists.get(*list).map_or(0, |list| list.waiting);
+        let Some(most) = (0..2 * LISTS).max_by_key(waiting_of) else { return false };
+        let is_own = waiting_of(&most) <= waiting_of(&list) + 1;
+        let from = if is_own { list } else { most };
+        let mut next = self.lists.get(from).map_or(NONE, |list| list.oldest);
+        for _ in 0..VICTIMS_MAX {
+            let index = next as usize;
+            let Some(entry) = self.entries.get(index) else { return false };
+            next = entry.newer;
+            let is_same = entry.interface == interface && entry.address == address;
+            if entry.waiting_count == 0 || is_same || is_own && !entry.is_silent(now) {
+                continue;
+            }
+            if let Some(packet) = self.pop_waiting(index) {
+                give_back(packet);
+            }
+            self.give_up_if_idle(now, index);
+            return true;
+        }
+        false
+    }
+
+    /// Removes a neighbour without an answer for which no packet waits any more.
+    fn give_up_if_idle(&mut self, now: Instant, index: usize) {
+        let Some(entry) = self.entries.get(index) else { return };
+        if entry.waiting_count == 0 && entry.state == State::Asking {
+            self.unresolved_count -= 1;
+            self.remove(index);
+            // The sweep looks at all of them once more, because one may have moved behind it.
+            (self.next_due, self.lap_due) = (now, now);
+        }
     }
 
     /// Takes in what an ARP packet says about an address. Returns whether Natrix had asked for it:
@@ -334,10 +476,14 @@ impl<P, A: Address> Neighbours<P, A> {
         let Some(index) = self.find(interface, address) else { return false };
         self.unlink(index);
         self.link(index, self.list_of_station(station));
-        let Some(entry) = self.entries.get_mut(index) else { return false };
+        let Some(entry) = self.entries.get(index) else { return false };
         if matches!(entry.state, State::Asking | State::Absent) {
             self.unresolved_count -= 1;
+            if entry.is_router {
+                self.remember_router(now, (interface, address), true);
+            }
         }
+        let Some(entry) = self.entries.get_mut(index) else { return false };
         entry.state = State::Known;
         entry.station = station;
         // Also where the station is the same: whether the neighbour is in use is found out anew.
@@ -440,6 +586,7 @@ impl<P, A: Address> Neighbours<P, A> {
             station: matches!(entry.state, State::Known | State::Probing).then_some(entry.station),
             state: entry.state.name(),
             waiting: u32::from(entry.waiting_count),
+            refuses: entry.refuses(&self.limits),
         })
     }
 
@@ -452,20 +599,34 @@ impl<P, A: Address> Neighbours<P, A> {
             State::Asking if entry.attempts < ATTEMPTS_MAX => {
                 entry.attempts += 1;
                 entry.due = now + RETRY_AFTER;
+                entry.used = false;
                 Some(Action::Request { interface, address, station: None })
             }
             State::Asking => {
                 entry.state = State::Absent;
+                if entry.is_router {
+                    self.remember_router(now, (interface, address), false);
+                }
                 None
             }
-            State::Absent => match self.pop_waiting(index) {
-                Some(packet) => Some(Action::Unresolved(packet)),
-                None => {
-                    self.unresolved_count -= 1;
-                    self.remove(index);
-                    None
+            State::Absent if entry.waiting_count > 0 => self.pop_waiting(index).map(Action::Unresolved),
+            State::Absent if entry.used => {
+                entry.used = false;
+                entry.due = now + RETRY_AFTER;
+                let (list, is_router) = (usize::from(entry.list), entry.is_router);
+                if is_router {
+                    self.remember_router(now, (interface, address), false);
                 }
-            },
+                // Behind those that packets wait for.
+                self.unlink(index);
+                self.link(index, list);
+                Some(Action::Request { interface, address, station: None })
+            }
+            State::Absent => {
+                self.unresolved_count -= 1;
+                self.remove(index);
+                None
+            }
             State::Known if entry.waiting_count > 0 => {
                 let packet = self.pop_waiting(index)?;
                 Some(Action::Send { packet, interface, station })
@@ -517,6 +678,7 @@ impl<P, A: Address> Neighbours<P, A> {
             place.oldest = index as u32;
         }
         place.count += 1;
+        place.waiting += self.entries.get(index).map_or(0, |entry| u32::from(entry.waiting_count));
         if let Some(entry) = self.entries.get_mut(before as usize) {
             entry.newer = index as u32;
         }
@@ -528,9 +690,11 @@ impl<P, A: Address> Neighbours<P, A> {
     fn unlink(&mut self, index: usize) {
         let Some(entry) = self.entries.get(index) else { return };
         let (list, older, newer) = (usize::from(entry.list), entry.older, entry.newer);
+        let waiting = u32::from(entry.waiting_count);
         self.join(list, (older, newer), (newer, older));
         if let Some(list) = self.lists.get_mut(list) {
             list.count -= 1;
+            list.waiting -= waiting;
         }
     }
 
@@ -573,12 +737,11 @@ impl<P, A: Address> Neighbours<P, A> {
     fn ask(
         &mut self,
         now: Instant,
-        source: u64,
+        list: usize,
         (interface, address): (InterfaceId, A),
         mut give_back: impl FnMut(P),
     ) -> Option<usize> {
-        let list = self.mix(source) % LISTS;
-        while self.unresolved_count >= self.limits.unresolved_max || self.waiting_free == NONE {
+        while self.unresolved_count >= self.limits.unresolved_max {
             let (longest, oldest) = self.oldest_of_longest(0..LISTS)?;
             // A source beyond its share waits for the answers to its first questions.
             let is_own = self.lists.get(longest)?.count == self.lists.get(list)?.count;
@@ -603,6 +766,7 @@ impl<P, A: Address> Neighbours<P, A> {
             state: State::Asking,
             attempts: 0,
             used: true,
+            is_router: false,
             waiting_count: 0,
             station: MacAddress::ZERO,
             due: now,
@@ -692,6 +856,9 @@ impl<P, A: Address> Neighbours<P, A> {
         let packet = waiting.packet.take();
         entry.waiting_first = waiting.next;
         entry.waiting_count -= 1;
+        if let Some(list) = self.lists.get_mut(usize::from(entry.list)) {
+            list.waiting -= 1;
+        }
         waiting.next = self.waiting_free;
         self.waiting_free = place;
         self.waiting_count -= 1;

@@ -33,7 +33,8 @@ pub(super) fn after(instance: &Instance, explained: &Explanation) -> Result<(Vec
     // Packets to IPv6 hosts take routes and neighbours of IPv6.
     let routed = routed.filter(|(_, next_hop)| is_sent && !is_host_number(next_hop.to_bits()));
     let Some((interface, next_hop)) = routed else { return Ok((Vec::new(), verdict)) };
-    let is_known = next_hop.is_multicast() || has_station(instance, interface, next_hop)?;
+    let found = if next_hop.is_multicast() { Found::Station } else { find(instance, interface, next_hop)? };
+    let is_known = found == Found::Station;
     let name = interface_name(instance.shared().settings(), interface);
     let state = state_of(instance, interface)?;
     let link = |detail: String| {
@@ -54,6 +55,10 @@ pub(super) fn after(instance: &Instance, explained: &Explanation) -> Result<(Vec
         (HopState::Usable, true) => (Vec::new(), verdict),
         (HopState::DeviceFault, true) => {
             (vec![link(format!("sent all the same: the station of {next_hop} is known"))], verdict)
+        }
+        (HopState::Usable, false) if found == Found::Silent => {
+            let dropped = "it did not answer the last questions, so packets to it are dropped at once";
+            (vec![neighbour(dropped)], unresolved)
         }
         (HopState::Usable, false) => {
             let waits = "the packet waits for the answer; without one it is counted as neighbour_unresolved";
@@ -85,14 +90,29 @@ fn state_of(instance: &Instance, interface: InterfaceId) -> Result<HopState, Fau
     })
 }
 
-/// Whether a worker knows the station of a neighbour.
-fn has_station(instance: &Instance, interface: InterfaceId, address: Ipv4Addr) -> Result<bool, Fault> {
-    let mut is_known = false;
+/// What the workers know of a neighbour, the best last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Found {
+    /// Nothing yet: a packet waits for the answer.
+    Nothing,
+    /// It does not answer, and packets to it are dropped.
+    Silent,
+    /// Its station.
+    Station,
+}
+
+fn find(instance: &Instance, interface: InterfaceId, address: Ipv4Addr) -> Result<Found, Fault> {
+    let mut found = Found::Nothing;
     for worker in 0..instance.worker_count() {
         for_each::<AnyView>(instance, worker, ALL, view::Filter::default(), |view| {
-            let is_meant = view.interface == interface && view.address == IpAddr::V4(address);
-            is_known |= is_meant && view.station.is_some();
+            if view.interface == interface && view.address == IpAddr::V4(address) {
+                found = found.max(match view.station {
+                    Some(_) => Found::Station,
+                    None if view.refuses => Found::Silent,
+                    None => Found::Nothing,
+                });
+            }
         })?;
     }
-    Ok(is_known)
+    Ok(found)
 }

@@ -1,6 +1,7 @@
 //! Once a second: computes rates from two snapshots, and logs what the workers and the event log
 //! noticed.
 
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 use core::sync::atomic::AtomicBool;
@@ -15,6 +16,7 @@ use std::thread::JoinHandle;
 use control::Fault;
 use control::RunState;
 use control::ratio;
+use nat::Instant;
 use nat::Verdict;
 use nat::types::InterfaceId;
 use nat::verdict::VerdictKind;
@@ -31,8 +33,17 @@ use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
 use crate::log::Log;
 use crate::mailbox::Snapshot;
+use crate::neighbour::RouterView;
 
 const PERIOD: Duration = Duration::from_secs(1);
+/// Time from one line about a silent next hop to the next about the same.
+const ROUTER_LINES_AFTER: nat::Duration = nat::Duration::from_secs(60);
+/// How new a silence must be to be reported.
+const ROUTER_NEWS_WITHIN: nat::Duration = nat::Duration::from_secs(5);
+/// How long a silence is remembered that nobody notices any more.
+const ROUTER_FORGOTTEN_AFTER: nat::Duration = nat::Duration::from_secs(600);
+/// Next hops whose silence is remembered.
+const ROUTERS_MAX: usize = 64;
 /// How soon the thread sees that it must stop.
 const STEP: Duration = Duration::from_millis(50);
 
@@ -80,6 +91,7 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool, last: &OnceLock<Vec<Sna
     let mut log_watch = LogWatch::default();
     let mut links = vec![PortLink { is_up: true, below: LinkBelow::Up }; instance.description.ports.len()];
     let mut below = LookBelow::default();
+    let mut routers = RouterWatch::default();
     let steps = PERIOD.as_millis() / STEP.as_millis();
     while !stop.load(Ordering::Relaxed) {
         match instance.snapshots() {
@@ -92,6 +104,7 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool, last: &OnceLock<Vec<Sna
                     let reported = before.get(worker).map(|before| before.conflicts).unwrap_or_default();
                     report(instance, log, &reported, &snapshot.conflicts);
                 }
+                report_routers(instance, log, &snapshots, &mut routers);
                 if let Some(snapshot) = snapshots.first().filter(|_| instance.state() == RunState::Running) {
                     below.look(instance);
                     report_links(instance, log, &instance.ports_up(&snapshot.ports_up), &mut links);
@@ -145,6 +158,67 @@ fn report(instance: &Instance, log: Log, reported: &Conflicts, conflicts: &Confl
         log.warn(&format_args!(
             "other stations use {unnamed} more addresses of Natrix, which are not used until a restart"
         ));
+    }
+}
+
+/// A line of the log for each next hop of a route that does not answer, and when it answers again.
+fn report_routers(instance: &Instance, log: Log, snapshots: &[Snapshot], watch: &mut RouterWatch) {
+    let shared = instance.shared();
+    for RouterView { interface, address, answers, .. } in watch.changes(snapshots) {
+        let name = shared.settings().interfaces.get(interface.index()).map_or("", |interface| &interface.name);
+        if answers {
+            log.info(&format_args!("interface \"{name}\": next hop {address} answers again"));
+        } else {
+            log.warn(&format_args!(
+                "interface \"{name}\": next hop {address} does not answer, so packets to it are dropped; check that it \
+                 is up and on this link"
+            ));
+        }
+    }
+}
+
+/// Which next hops the log has as silent.
+#[derive(Debug, Default)]
+pub(super) struct RouterWatch {
+    /// With the time of the line about each, and whether it answers again.
+    known: Vec<(RouterView<IpAddr>, Instant)>,
+}
+
+impl RouterWatch {
+    /// What has changed since the last call. Of one next hop, at most one silence a minute.
+    pub(super) fn changes(&mut self, snapshots: &[Snapshot]) -> Vec<RouterView<IpAddr>> {
+        let now = snapshots.iter().map(|snapshot| snapshot.now).max().unwrap_or(Instant::ORIGIN);
+        self.known.retain(|(view, said)| match view.answers {
+            true => now < *said + ROUTER_LINES_AFTER,
+            // Nobody sends to it any more.
+            false => now < view.at + ROUTER_FORGOTTEN_AFTER,
+        });
+        let mut changes = Vec::new();
+        let mut views: Vec<RouterView<IpAddr>> =
+            snapshots.iter().flat_map(|snapshot| snapshot.routers.iter().copied()).collect();
+        // Of several workers, the last one to know is right.
+        views.sort_by_key(|view| core::cmp::Reverse(view.at));
+        for (position, view) in views.iter().enumerate() {
+            let is_it = |other: &RouterView<IpAddr>| (other.interface, other.address) == (view.interface, view.address);
+            if views.iter().take(position).any(is_it) {
+                continue;
+            }
+            let is_room = self.known.len() < ROUTERS_MAX;
+            match self.known.iter_mut().find(|(known, _)| is_it(known)) {
+                Some((known, _)) if !known.answers && view.at > known.at => {
+                    *known = *view;
+                    changes.extend(view.answers.then_some(*view));
+                }
+                Some(_) => {}
+                // An old silence: nobody has asked since.
+                None if !view.answers && now < view.at + ROUTER_NEWS_WITHIN && is_room => {
+                    self.known.push((*view, now));
+                    changes.push(*view);
+                }
+                None => {}
+            }
+        }
+        changes
     }
 }
 

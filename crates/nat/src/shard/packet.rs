@@ -40,6 +40,7 @@ use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::Protocol;
 use crate::types::Side;
+use crate::verdict::Forwarded;
 use crate::verdict::Verdict;
 
 use crate::shard::Arrival;
@@ -250,7 +251,8 @@ impl PacketPath {
         // A packet made by Natrix has no verdict.
         let is_own = packet.meta.stage.is_own();
         match fate {
-            Fate::Forward { egress, length, .. } if is_own => {
+            Fate::Forward { verdict, egress, length } if is_own => {
+                self.uncount_unsent(verdict, packet.bytes().get(..usize::from(length)).unwrap_or_default());
                 packet.verdict = None;
                 packet.outcome = Outcome::Transmit { egress, start: packet.start(), length };
             }
@@ -322,13 +324,26 @@ impl PacketPath {
         }
     }
 
+    /// Takes back what a packet has counted, except its verdict: it cannot be sent, or Natrix made
+    /// it.
+    #[cold]
+    pub(in crate::shard) fn uncount_unsent(&mut self, verdict: Verdict, packet: &[u8]) {
+        if let Some(forwarded) = Forwarded::of(verdict, packet) {
+            self.ledger.counters.uncount_forwarded(&forwarded);
+        }
+    }
+
     pub(in crate::shard) fn deliver<S: Sink>(&mut self, fate: Fate, bytes: &[u8], sink: &mut S) {
         match fate {
             Fate::Forward { verdict, egress, length } => {
-                match self.emit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)], sink) {
+                let packet = bytes.get(..usize::from(length)).unwrap_or(bytes);
+                match self.emit(egress, &[packet], sink) {
                     Ok(Sent::Left) => self.ledger.counters.count(verdict),
                     Ok(Sent::Kept) => {}
-                    Err(refused) => self.ledger.counters.count(refused),
+                    Err(refused) => {
+                        self.uncount_unsent(verdict, packet);
+                        self.ledger.counters.count(refused);
+                    }
                 }
             }
             Fate::HandOff { worker, meta } => {

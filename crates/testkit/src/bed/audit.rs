@@ -63,6 +63,8 @@ pub struct Audit {
     has_families: bool,
     /// Packets that came out as they went in, but for what translation changes.
     pub translated: u64,
+    /// The bytes of these, as they left.
+    pub translated_bytes: u64,
     /// Pieces of packets that were too long for their way out.
     pub pieces: u64,
     /// Packets Natrix made itself.
@@ -92,6 +94,7 @@ impl Audit {
             has_families,
             settings: settings.clone(),
             translated: 0,
+            translated_bytes: 0,
             pieces: 0,
             originated: 0,
         }

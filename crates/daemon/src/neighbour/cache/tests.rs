@@ -11,6 +11,7 @@ use wire::ethernet::MacAddress;
 use super::Action;
 use super::NeighbourLimits;
 use super::Neighbours;
+use super::Refusal;
 
 const LAN: InterfaceId = InterfaceId(0);
 const LIMITS: NeighbourLimits =
@@ -33,13 +34,80 @@ fn bounds_hold_for_neighbours_and_packets() {
     assert_eq!((cache.waiting_count(), cache.views(0).count()), (16, 4), "four for each neighbour");
     // Another source has its share, and so has the first one, after a second without answers.
     assert_eq!(cache.hold(now, 1, (LAN, 100), 200, |_| given_back += 1), Ok(()));
-    assert_eq!(given_back, 4, "of the oldest neighbour");
-    for number in 0..3 {
-        assert_eq!(cache.hold(now, 0, (LAN, 101), number, |_| given_back += 1), Ok(()), "the rest of its places");
+    assert_eq!(given_back, 1, "the oldest packet of the first source");
+    assert_eq!(cache.hold(now, 0, (LAN, 102), 201, |_| given_back += 1), Err((201, Refusal::Full)));
+    while cache.next_action(now).is_some() {}
+    let now = now + super::RETRY_AFTER;
+    assert_eq!(cache.hold(now, 0, (LAN, 102), 202, |_| given_back += 1), Ok(()));
+    assert_eq!((given_back, cache.waiting_count()), (2, 16), "of a neighbour that has missed its first answer");
+}
+
+#[test]
+fn one_neighbour_may_take_all_places_until_others_need_them() {
+    let limits = NeighbourLimits { waiting_per_neighbour_max: 12, ..LIMITS };
+    let mut cache = Neighbours::new(limits, 7);
+    let now = Instant::ORIGIN;
+    let mut given_back = Vec::new();
+    for number in 0..20 {
+        let held = cache.hold(now, 1, (LAN, 1_u32), number, |packet| given_back.push(packet));
+        assert_eq!(held.is_ok(), number < 12, "packet {number}");
     }
-    assert_eq!(cache.hold(now, 0, (LAN, 102), 201, |_| given_back += 1), Err(201));
-    assert_eq!(cache.hold(now + super::RETRY_AFTER, 0, (LAN, 102), 202, |_| given_back += 1), Ok(()));
-    assert_eq!(given_back, 8);
+    for number in 100..120 {
+        let _ = cache.hold(now, 2, (LAN, 2), number, |packet| given_back.push(packet));
+    }
+    assert_eq!(given_back, [0, 1, 2, 3], "the oldest of the source with the most, until both have eight");
+    let waiting: Vec<_> = cache.views(0).map(|view| view.waiting).collect();
+    assert_eq!((waiting, cache.waiting_count()), (vec![8, 8], 16));
+}
+
+#[test]
+fn a_burst_to_one_neighbour_has_room_beside_a_scan() {
+    let limits = NeighbourLimits { waiting_per_neighbour_max: 12, ..LIMITS };
+    let mut cache = Neighbours::new(limits, 7);
+    let now = Instant::ORIGIN;
+    let mut given_back = Vec::new();
+    let mut held = 0;
+    for number in 0..50 {
+        for place in 0..3 {
+            let scanned = (LAN, 1_000_u32 + number * 3 + place);
+            let _ = cache.hold(now, 1, scanned, 0, |packet| given_back.push(packet));
+        }
+        if number < 8 {
+            held += u32::from(cache.hold(now, 2, (LAN, 1), 1_000, |packet| given_back.push(packet)).is_ok());
+        }
+        while cache.next_action(now).is_some() {}
+    }
+    assert_eq!(held, 8, "half of the places");
+    assert!(!given_back.contains(&1_000), "the scan takes none of them");
+}
+
+#[test]
+fn packets_to_a_silent_neighbour_are_refused_and_ask_again() {
+    let mut cache = Neighbours::new(LIMITS, 7);
+    let mut now = Instant::ORIGIN;
+    let (mut requests, mut unresolved, mut silent) = (0, 0, 0);
+    for number in 0..10 {
+        for packet in 0..6 {
+            match cache.hold(now, 0, (LAN, 1_u32), packet, |_| {}) {
+                Ok(()) => {}
+                Err((_, Refusal::Full)) => assert_eq!(number, 0, "only in the first second"),
+                Err((_, Refusal::Silent)) => silent += 1,
+            }
+        }
+        while let Some(action) = cache.next_action(now) {
+            match action {
+                Action::Request { .. } => requests += 1,
+                Action::Unresolved(_) => unresolved += 1,
+                Action::Send { .. } => panic!("it has not answered"),
+            }
+        }
+        assert_eq!(cache.views(0).next().is_some_and(|view| view.refuses), number > 0, "second {number}");
+        now = now + super::RETRY_AFTER;
+    }
+    assert_eq!((requests, unresolved, silent), (10, 4, 9 * 6));
+    assert!(cache.learn(now, LAN, 1, station(1)));
+    assert_eq!(cache.lookup(LAN, 1), Some(station(1)));
+    assert_eq!(cache.unresolved_count, 0);
 }
 
 #[test]
@@ -97,7 +165,12 @@ fn every_packet_comes_out_once_and_in_order_under_random_use() {
         assert_eq!(cache.views(0).count(), 0, "seed {seed}: unused neighbours are forgotten");
         assert!(cache.slots.iter().all(|slot| *slot == u32::MAX), "seed {seed}: no slot is left behind");
         assert_eq!(cache.unresolved_count, 0, "seed {seed}");
-        assert!(cache.lists.iter().all(|list| (list.count, list.oldest, list.newest) == (0, super::NONE, super::NONE)));
+        assert!(
+            cache
+                .lists
+                .iter()
+                .all(|list| (list.count, list.waiting, list.oldest, list.newest) == (0, 0, super::NONE, super::NONE))
+        );
     }
 }
 

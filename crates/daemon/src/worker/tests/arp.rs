@@ -10,12 +10,14 @@ use wire::arp::Operation;
 use wire::ethernet::MacAddress;
 
 use super::bed::Bed;
+use super::bed::FAR_SERVER;
 use super::bed::INSIDE;
 use super::bed::INSIDE_ADDRESS;
 use super::bed::OUTSIDE;
 use super::bed::OUTSIDE_ADDRESS;
 use super::bed::POOL_OFF_LINK;
 use super::bed::POOL_ON_LINK;
+use super::bed::ROUTER;
 use super::bed::SERVER;
 use super::bed::Sent;
 use super::bed::VLAN;
@@ -112,6 +114,76 @@ fn packets_are_dropped_after_three_unanswered_arp_requests() {
     bed.push_udp(0, subscriber(2), SERVER, b"b");
     bed.settle();
     assert_eq!(requests(&bed.sent(OUTSIDE)).len(), 1, "the next packet asks anew");
+}
+
+#[test]
+fn bytes_of_packets_that_do_not_leave_do_not_count() {
+    let mut bed = Bed::new(1).after_start();
+    for number in 0..40 {
+        bed.push_udp(0, subscriber(2), FAR_SERVER, &[number; 72]);
+    }
+    bed.settle();
+    assert_eq!(
+        (bed.total().neighbour_pending, bed.total().bytes_forwarded, bed.total().translated[0]),
+        (40, [0; 3], 0)
+    );
+    let asked = bed.sent(OUTSIDE);
+    bed.answer_arp(0, OUTSIDE, &asked);
+    bed.settle();
+    let total = bed.total();
+    assert_eq!((total.of(Verdict::Outbound), total.bytes_forwarded), (40, [40 * 100, 0, 0]));
+    assert_eq!(total.translated.iter().sum::<u64>(), 40);
+}
+
+#[test]
+fn a_router_that_does_not_answer_is_silent_until_it_answers() {
+    let mut bed = Bed::new(1).after_start();
+    let (step, second) = (Duration::from_millis(10), Duration::from_secs(1));
+    let most = u64::from(NeighbourLimits::default().waiting_per_neighbour_max);
+    let mut number = 0;
+    let mut send = |bed: &mut Bed, packets: u64| {
+        for _ in 0..packets {
+            bed.push_udp(0, subscriber(2), FAR_SERVER, &[number]);
+            number = number.wrapping_add(1);
+        }
+        bed.settle();
+    };
+    send(&mut bed, most + 5);
+    assert_eq!(bed.total().of(Verdict::NeighbourQueueFull), 5, "in the first second");
+    bed.run_for(second, step);
+    let (mut asked, mut lost) = (0, 0);
+    for _ in 0..20 {
+        send(&mut bed, 7);
+        lost += 7;
+        asked += requests(&bed.sent(OUTSIDE)).len();
+        bed.run_for(second, step);
+    }
+    let total = bed.total();
+    assert_eq!(total.of(Verdict::NeighbourQueueFull), 5, "it has missed its first answer");
+    assert_eq!((total.of(Verdict::NeighbourUnresolved), total.neighbour_pending), (most + lost, 0));
+    assert_eq!((total.of(Verdict::Outbound), total.bytes_forwarded), (0, [0; 3]));
+    assert!((18..=22).contains(&asked), "asked {asked} times in 20 s");
+    let routers =
+        |bed: &Bed| bed.workers[0].outlet.routers().map(|view| (view.address, view.answers)).collect::<Vec<_>>();
+    assert_eq!(routers(&bed), [(ROUTER.into(), false)]);
+    send(&mut bed, 1);
+    bed.run_for(second, step);
+    let asked = bed.sent(OUTSIDE);
+    assert!(bed.answer_arp(0, OUTSIDE, &asked) > 0, "it is asked again");
+    bed.settle();
+    send(&mut bed, 3);
+    assert_eq!((bed.total().of(Verdict::Outbound), routers(&bed)), (3, vec![(ROUTER.into(), true)]));
+}
+
+#[test]
+fn a_silent_host_on_the_link_is_no_router() {
+    let mut bed = Bed::new(1).after_start();
+    for _ in 0..5 {
+        bed.push_udp(0, subscriber(2), SERVER, b"a");
+        bed.run_for(Duration::from_secs(1), Duration::from_millis(10));
+    }
+    assert!(bed.total().of(Verdict::NeighbourUnresolved) > 0);
+    assert_eq!(bed.workers[0].outlet.routers().count(), 0);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use nat::Instant;
 use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
+use nat::Verdict;
 use nat::redirection::Target;
 use nat::settings::Admission;
 use nat::settings::BalancedForward;
@@ -272,16 +273,26 @@ impl<I: Io> Bed<I> {
             total.taken_over += counters.taken_over;
             total.fragments_held += counters.fragments_held;
             total.neighbour_pending += counters.neighbour_pending;
-            for (sum, verdict) in total.verdicts.iter_mut().zip(counters.verdicts) {
-                *sum += verdict;
+            let sums = total.verdicts.iter_mut().chain(&mut total.bytes_forwarded).chain(&mut total.translated);
+            let values = counters.verdicts.into_iter().chain(counters.bytes_forwarded).chain(counters.translated);
+            for (sum, value) in sums.zip(values) {
+                *sum += value;
             }
         }
         total
     }
 
-    /// Every packet received is somewhere, once.
+    /// Every packet received is somewhere, once; bytes and protocols are those of packets that left.
     pub(crate) fn assert_balance(&self) {
         let total = self.total();
+        let [out, back, turned] = [Verdict::Outbound, Verdict::Inbound, Verdict::Hairpin].map(|one| total.of(one));
+        assert_eq!(total.translated.iter().sum::<u64>(), out + back + turned, "{total:?}");
+        for (bytes, packets) in total.bytes_forwarded.into_iter().zip([out, back, turned]) {
+            assert!(
+                (28 * packets..=1_500 * packets).contains(&bytes),
+                "{packets} packets have {bytes} bytes: {total:?}"
+            );
+        }
         let on_the_way = total.fragments_held + total.neighbour_pending + total.handed_off - total.taken_over;
         assert_eq!(total.received, total.verdicts_total() + on_the_way, "{total:?}");
         for worker in &self.workers {

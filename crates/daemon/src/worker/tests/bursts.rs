@@ -120,6 +120,7 @@ fn a_burst_that_does_not_fit_the_queue_is_counted() {
     }
     let unsent = u64::from(MANY) * 3 - 64;
     assert_eq!((bed.total().of(Verdict::Outbound), bed.total().of(Verdict::TransmitFull)), (1 + 64, unsent));
+    assert_eq!(bed.total().bytes_forwarded, [28 + 5 + 64 * 29, 0, 0], "of those that left");
     assert_eq!(bed.workers[0].interface_counters()[1].unsent_packets, unsent);
     bed.assert_balance();
 }

@@ -113,6 +113,7 @@ fn frames_that_do_not_fit_the_transmit_queue_are_counted() {
     }
     let total = bed.total();
     assert_eq!((total.of(Verdict::Outbound), total.of(Verdict::TransmitFull)), (1 + 64, 120 - 64));
+    assert_eq!(total.bytes_forwarded, [28 + 5 + 64 * 29, 0, 0], "of those that left");
     assert_eq!(bed.workers[0].interface_counters()[1].unsent_packets, 120 - 64);
 }
 

@@ -1030,6 +1030,7 @@ impl PacketPath {
         if let Some(verdict) = lost {
             if let Some(counted) = whole.verdict.replace(verdict) {
                 self.ledger.counters.uncount(counted);
+                self.uncount_unsent(counted, whole.bytes());
             }
             self.ledger.counters.count(verdict);
         }

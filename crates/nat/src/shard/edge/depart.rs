@@ -48,6 +48,7 @@ use crate::state::reassembly::Part;
 use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::types::RealmId;
+use crate::verdict::Forwarded;
 use crate::verdict::Verdict;
 
 const HOP_LIMIT: u8 = 64;
@@ -85,6 +86,7 @@ impl PacketPath {
             self.ledger.state.subscribers.hosts.aim_at_number(number.map_or(0, |number| u32::from_be_bytes(*number)));
         }
         self.write_sources(hosts, burst);
+        let mut grown = 0;
         for i in each(hosts.pending_in) {
             let Some(packet) = burst.get_mut(i) else { break };
             let Outcome::Transmit { egress, start, length } = packet.outcome else { continue };
@@ -93,6 +95,7 @@ impl PacketPath {
             let host = self.ledger.state.subscribers.hosts.at_place(hosts.departing[i]);
             match host.and_then(|host| self.prepare_plain(packet.frame_mut(), place, host, Some(port))) {
                 Some(Ready { start, length, .. }) => {
+                    grown += length - place.1;
                     packet.set_start(start);
                     packet.outcome = Outcome::Transmit { egress, start: start as u16, length: length as u16 };
                 }
@@ -102,6 +105,8 @@ impl PacketPath {
                 }
             }
         }
+        // The passes counted them as IPv4.
+        self.ledger.counters.bytes_forwarded[1] += grown as u64;
         for i in each(hosts.further) {
             let Some(packet) = burst.get_mut(i) else { break };
             let Outcome::Transmit { egress, start, length } = packet.outcome else { continue };
@@ -119,8 +124,16 @@ impl PacketPath {
         sink: &mut S,
     ) {
         let Some((packet, before)) = burst.get_mut(..=i).and_then(<[_]>::split_last_mut) else { return };
+        let verdict = packet.verdict;
+        let as_ipv4 = packet.frame_mut().get(start..start + length).unwrap_or_default();
+        let forwarded = verdict.and_then(|verdict| Forwarded::of(verdict, as_ipv4));
         let sent = match self.prepare_for_host(packet.frame_mut(), start, length) {
-            Ok(Prepared::Ready(Ready { start, length, split: None })) => {
+            Ok(Prepared::Ready(Ready { start, length: longer, split: None })) => {
+                if let Some(forwarded) = forwarded {
+                    let bytes = &mut self.ledger.counters.bytes_forwarded[forwarded.way];
+                    *bytes = bytes.wrapping_add_signed(longer as i64 - length as i64);
+                }
+                let length = longer;
                 packet.set_start(start);
                 packet.outcome = Outcome::Transmit { egress, start: start as u16, length: length as u16 };
                 return;
@@ -144,14 +157,17 @@ impl PacketPath {
                     self.ledger.counters.uncount(counted);
                 }
             }
-            Err(verdict) => self.replace_verdict(packet, verdict),
+            Err(verdict) => self.replace_verdict(packet, forwarded, verdict),
         }
     }
 
-    /// A packet made by Natrix has no verdict.
-    fn replace_verdict(&mut self, packet: &mut Packet<'_>, verdict: Verdict) {
+    /// A packet made by Natrix has no verdict. `forwarded`: what it counted.
+    fn replace_verdict(&mut self, packet: &mut Packet<'_>, forwarded: Option<Forwarded>, verdict: Verdict) {
         if let Some(counted) = packet.verdict {
             self.ledger.counters.uncount(counted);
+            if let Some(forwarded) = forwarded {
+                self.ledger.counters.uncount_forwarded(&forwarded);
+            }
             self.ledger.counters.count(verdict);
             packet.verdict = Some(verdict);
         }
@@ -168,8 +184,11 @@ impl PacketPath {
             }
             packet.outcome = Outcome::Done;
             let (start, end) = (usize::from(start), usize::from(start) + usize::from(length));
-            if !sink.transmit(egress, &[packet.frame_mut().get(start..end).unwrap_or_default()]) {
-                self.replace_verdict(packet, Verdict::NoBuffer);
+            let verdict = packet.verdict;
+            let bytes = packet.frame_mut().get(start..end).unwrap_or_default();
+            if !sink.transmit(egress, &[bytes]) {
+                let forwarded = verdict.and_then(|verdict| Forwarded::of(verdict, bytes));
+                self.replace_verdict(packet, forwarded, Verdict::NoBuffer);
             }
         }
     }

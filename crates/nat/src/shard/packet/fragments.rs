@@ -134,12 +134,17 @@ impl PacketPath {
                 match fate {
                     Fate::Forward { verdict, egress, length } => {
                         let mut sent = Fate::Done(verdict);
-                        match self.emit(egress, &[packet.get(..usize::from(length)).unwrap_or(packet)], sink) {
+                        let first = packet.get(..usize::from(length)).unwrap_or(packet);
+                        match self.emit(egress, &[first], sink) {
                             Ok(Sent::Left) => {}
                             Ok(Sent::Kept) => sent = Fate::Held,
-                            Err(Verdict::NoBuffer) => sent = Fate::Done(Verdict::NoBuffer),
+                            Err(Verdict::NoBuffer) => {
+                                self.uncount_unsent(verdict, first);
+                                sent = Fate::Done(Verdict::NoBuffer);
+                            }
                             // An IPv6 host cannot receive it.
                             Err(refused) => {
+                                self.uncount_unsent(verdict, first);
                                 let discarded = self.fragments.refuse(datagram);
                                 self.count_held(Verdict::FragmentRefused, discarded);
                                 return Fate::Done(refused);
@@ -239,11 +244,15 @@ impl PacketPath {
             return Fate::Forward { verdict, egress, length: parsed.total_length };
         }
         let packet = bytes.get(..usize::from(parsed.total_length)).unwrap_or(bytes);
-        let Ok(pieces) = split(packet, mtu) else { return Fate::Done(Verdict::TooBig) };
+        let Ok(pieces) = split(packet, mtu) else {
+            self.uncount_unsent(verdict, packet);
+            return Fate::Done(Verdict::TooBig);
+        };
         for piece in pieces {
             let payload = packet.get(piece.payload.clone()).unwrap_or(&[]);
-            if let Err(verdict) = self.emit(egress, &[piece.header.as_bytes(), payload], sink) {
-                return Fate::Done(verdict);
+            if let Err(refused) = self.emit(egress, &[piece.header.as_bytes(), payload], sink) {
+                self.uncount_unsent(verdict, packet);
+                return Fate::Done(refused);
             }
         }
         self.ledger.counters.fragmented += 1;

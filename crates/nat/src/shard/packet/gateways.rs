@@ -135,9 +135,10 @@ impl PacketPath {
             self.ledger.counters.fragmented += u64::from(from == 0);
             let piece_at = Arrival { parsed: &parsed, ..at };
             match self.go_onward(piece_at, &mut packet[..total], flow, onward, sink) {
-                Fate::Forward { egress, .. } => {
-                    if let Err(verdict) = self.emit(egress, &[&packet[..total]], sink) {
-                        return Fate::Done(verdict);
+                Fate::Forward { egress, verdict, .. } => {
+                    if let Err(refused) = self.emit(egress, &[&packet[..total]], sink) {
+                        self.uncount_unsent(verdict, &packet[..total]);
+                        return Fate::Done(refused);
                     }
                 }
                 fate => return fate,

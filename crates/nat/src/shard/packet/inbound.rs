@@ -34,6 +34,7 @@ use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
+use crate::verdict::way_of;
 
 impl View<'_> {
     pub(in crate::shard) fn inbound_of<'p>(&self, at: Arrival<'p>, via: Via) -> Inbound<'p> {
@@ -154,12 +155,7 @@ impl PacketPath {
         verdict: Verdict,
         sink: &mut S,
     ) -> Fate {
-        let way = match verdict {
-            Verdict::Outbound => 0,
-            Verdict::Inbound => 1,
-            _ => 2,
-        };
-        self.ledger.counters.bytes_forwarded[way] += u64::from(parsed.total_length);
+        self.ledger.counters.bytes_forwarded[way_of(verdict)] += u64::from(parsed.total_length);
         if verdict != Verdict::Passed
             && let Some(protocol) = parsed.protocol()
         {

@@ -193,8 +193,10 @@ impl PacketPath {
     ) {
         let Ok(parsed) = parse(message) else { return };
         match self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin, sink) {
-            Fate::Forward { egress, length, .. } => {
-                if self.emit(egress, &[message.get(..usize::from(length)).unwrap_or(message)], sink).is_ok() {
+            Fate::Forward { verdict, egress, length } => {
+                let message = message.get(..usize::from(length)).unwrap_or(message);
+                self.uncount_unsent(verdict, message);
+                if self.emit(egress, &[message], sink).is_ok() {
                     self.ledger.counters.originated += 1;
                 }
             }
