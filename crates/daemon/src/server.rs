@@ -54,6 +54,7 @@ use rustix::event::PollFlags;
 use rustix::event::Timespec;
 use rustix::event::poll;
 use rustix::net::sockopt::socket_peercred;
+use rustix::process::Uid;
 use serde::Serialize;
 
 use crate::audit;
@@ -197,7 +198,7 @@ fn accept(socket: &Socket, instance: &Arc<Instance>, log: Log, stop: &Arc<Atomic
                 continue;
             }
         };
-        let places = if is_owner(&stream) { CLIENTS_MAX } else { CLIENTS_MAX - 1 };
+        let places = if has_kept_place(&stream) { CLIENTS_MAX } else { CLIENTS_MAX - 1 };
         if clients.fetch_add(1, Ordering::Relaxed) >= places {
             refuse(&stream, instance, places);
             clients.fetch_sub(1, Ordering::Relaxed);
@@ -233,6 +234,17 @@ impl Drop for Leaving {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
+}
+
+/// True if the place that others cannot take is for this client.
+fn has_kept_place(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| keeps_place(peer.uid, rustix::process::geteuid()))
+}
+
+/// It is kept for the owner of the socket, and for root: where the daemon has a user of its own,
+/// no operator is that user.
+pub(crate) fn keeps_place(client: Uid, owner: Uid) -> bool {
+    client == owner || client.is_root()
 }
 
 /// True if the client runs as the owner of the socket.

@@ -1,5 +1,6 @@
 //! The control server over a real socket, in front of workers on in-memory ports.
 
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use core::time::Duration;
@@ -39,6 +40,7 @@ use control::TraceRecord;
 use control::Why;
 use control::WhyAnswer;
 use control::server::SILENCE_MAX;
+use nat::types::InterfaceId;
 use nat::types::RealmId;
 use tracing_subscriber::layer::SubscriberExt;
 use wire::ethernet::MacAddress;
@@ -53,6 +55,7 @@ use super::change_subject;
 use super::end_change;
 use super::lookup_of;
 use super::ticker::PortLink;
+use super::ticker::RouterWatch;
 use super::ticker::report_links;
 use crate::audit::Audit;
 use crate::below::LinkBelow;
@@ -68,7 +71,9 @@ use crate::instance::PortDescription;
 use crate::kernel::netlink::DeviceLink;
 use crate::links::InterfaceLink;
 use crate::log::Log;
+use crate::mailbox::Snapshot;
 use crate::mailbox::mailbox;
+use crate::neighbour::RouterView;
 use crate::worker::tests::Bed;
 use crate::worker::tests::FORWARDED;
 use crate::worker::tests::INSIDE;
@@ -887,4 +892,35 @@ fn the_record_of_a_change_names_subscribers_prefixes() {
     let wanted = "a text: timeouts.icmp, filter, pool \"one\", pool \"a\".addresses: filter: none -> 1 in all; they \
                   differ from number 1 on; added: 100.64.0.7/32: pool \"one\": none -> 1 addresses for 100.64.0.9/32";
     assert_eq!(change_subject("a text", &replies), wanted);
+}
+
+#[test]
+fn the_last_place_is_kept_for_the_owner_and_root() {
+    let [root, natrix, other] = [0, 990, 1_000].map(|number| rustix::process::Uid::from_raw(number));
+    assert!(super::keeps_place(natrix, natrix) && super::keeps_place(root, natrix));
+    assert!(!super::keeps_place(other, natrix) && !super::keeps_place(natrix, root));
+}
+
+#[test]
+fn a_silent_next_hop_has_one_line_a_minute() {
+    let address = IpAddr::from([198, 51, 100, 77]);
+    let at = |second: u64| nat::Instant::ORIGIN + nat::Duration::from_secs(second);
+    let view = |second, answers| RouterView { interface: InterfaceId(1), address, answers, at: at(second) };
+    let snapshot =
+        |now, view: RouterView<IpAddr>| Snapshot { now: at(now), routers: vec![view], ..Snapshot::default() };
+    let mut watch = RouterWatch::default();
+    let mut said = |now, views: &[RouterView<IpAddr>]| {
+        let snapshots: Vec<_> = views.iter().map(|view| snapshot(now, *view)).collect();
+        watch.changes(&snapshots).iter().map(|change| change.answers).next()
+    };
+    assert_eq!(said(99, &[view(3, false)]), None, "an old silence");
+    assert_eq!(said(100, &[view(99, false), view(98, true)]), Some(false), "the worker that knew it last is right");
+    assert_eq!(said(101, &[view(100, false)]), None, "said already");
+    assert_eq!(said(120, &[view(119, false), view(118, true)]), None);
+    assert_eq!(said(121, &[view(119, false), view(121, true)]), Some(true));
+    assert_eq!(said(130, &[view(130, false)]), None, "within a minute");
+    assert_eq!(said(161, &[view(160, false)]), Some(false));
+    // Nobody sends to it any more, and after a while it is as new.
+    assert_eq!(said(800, &[view(161, false)]), None);
+    assert_eq!(said(801, &[view(801, false)]), Some(false));
 }
