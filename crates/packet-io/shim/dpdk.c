@@ -8,6 +8,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdalign.h>
+#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #ifdef NATRIX_XDP
+#include <xdp/libxdp.h>
 #include <xdp/xsk.h>
 #endif
 
@@ -51,20 +53,15 @@ _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "head room");
 _Static_assert(RTE_MBUF_F_RX_L4_CKSUM_BAD == 1 << 3, "checksum flag");
 _Static_assert(RTE_MBUF_F_RX_L4_CKSUM_GOOD == 1 << 8, "checksum flag");
 
-/* The last of what DPDK said. */
+/* The last of what DPDK, libxdp and libbpf said. */
 static struct {
     pthread_mutex_t lock;
     size_t length;
     char text[16 * 1024];
 } messages = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static ssize_t keep_message(void *cookie, const char *text, size_t length)
+static void keep(const char *text, size_t length)
 {
-    (void)cookie;
-    int level = rte_log_cur_msg_loglevel();
-    /* DPDK ends the process behind some of these. */
-    if (level >= (int)RTE_LOG_EMERG && level <= (int)RTE_LOG_CRIT)
-        fwrite(text, 1, length, stderr);
     pthread_mutex_lock(&messages.lock);
     size_t kept = RTE_MIN(length, sizeof messages.text);
     size_t free_bytes = sizeof messages.text - messages.length;
@@ -75,8 +72,48 @@ static ssize_t keep_message(void *cookie, const char *text, size_t length)
     memcpy(messages.text + messages.length, text + (length - kept), kept);
     messages.length += kept;
     pthread_mutex_unlock(&messages.lock);
+}
+
+static ssize_t keep_message(void *cookie, const char *text, size_t length)
+{
+    (void)cookie;
+    int level = rte_log_cur_msg_loglevel();
+    /* DPDK ends the process behind some of these. */
+    if (level >= (int)RTE_LOG_EMERG && level <= (int)RTE_LOG_CRIT)
+        fwrite(text, 1, length, stderr);
+    keep(text, length);
     return (ssize_t)length;
 }
+
+#ifdef NATRIX_XDP
+/* Both libraries number their levels alike. The highest is for their developers. */
+static int keep_xdp_message(int level, const char *format, va_list values)
+{
+    char text[1024];
+    if (level > LIBXDP_INFO)
+        return 0;
+    int length = vsnprintf(text, sizeof text, format, values);
+    if (length > 0)
+        keep(text, RTE_MIN((size_t)length, sizeof text - 1));
+    return length;
+}
+
+static int keep_libxdp_message(enum libxdp_print_level level, const char *format, va_list values)
+{
+    return keep_xdp_message((int)level, format, values);
+}
+
+static void keep_xdp_messages(void)
+{
+    libxdp_set_print(keep_libxdp_message);
+    /* A library of libxdp, so it is there, but this program does not name it. */
+    typedef int (*print)(int level, const char *format, va_list values);
+    print (*set_print)(print) = NULL;
+    *(void **)&set_print = dlsym(RTLD_DEFAULT, "libbpf_set_print");
+    if (set_print != NULL)
+        set_print(keep_xdp_message);
+}
+#endif
 
 void natrix_keep_messages(void)
 {
@@ -86,6 +123,9 @@ void natrix_keep_messages(void)
     /* Without it DPDK writes to the terminal, as it does by itself. */
     if (stream != NULL)
         rte_openlog_stream(stream);
+#ifdef NATRIX_XDP
+    keep_xdp_messages();
+#endif
 }
 
 void natrix_messages(char *text, size_t size)

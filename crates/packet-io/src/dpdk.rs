@@ -288,8 +288,8 @@ pub struct DpdkIo {
 
 /// Starts DPDK and all ports; one view for each worker. Once per process.
 ///
-/// What DPDK says meanwhile is shown only if this fails: its drivers report as errors what does no
-/// harm.
+/// What DPDK, libxdp and libbpf say meanwhile is shown only if this fails: they report as errors
+/// what does no harm.
 ///
 /// # Errors
 /// [`DpdkError`] says which device, what and why. A client of `net_memif` whose server is not there
@@ -308,7 +308,12 @@ pub fn start_patiently(
     goes_on: &mut dyn FnMut(&Waiting<'_>) -> bool,
 ) -> Result<Vec<DpdkIo>, DpdkError> {
     ffi::keep_messages();
-    start_ports(settings, goes_on).inspect_err(|_| show_messages())
+    start_ports(settings, goes_on).inspect_err(|error| {
+        // Nothing failed that DPDK could explain.
+        if !matches!(error, DpdkError::NoServer { .. }) {
+            show_messages();
+        }
+    })
 }
 
 /// Writes what DPDK said last to the standard error: for who is about to report a failure.
