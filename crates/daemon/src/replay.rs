@@ -194,15 +194,15 @@ pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayErr
     let out_dir = &files.out_dir;
     fs::create_dir_all(out_dir).map_err(|source| ReplayError::Folder { path: out_dir.clone(), source })?;
     let port = |input: &Path, name: &str, last: u8| -> Result<ReplayPort, ReplayError> {
-        let output = out_dir.join(name);
-        for source in [&files.inside, &files.outside] {
-            if fs::canonicalize(&output).is_ok_and(|output| fs::canonicalize(source).is_ok_and(|input| input == output))
+        let outputs = [out_dir.join(name), part_of(out_dir, name)];
+        for (output, source) in outputs.iter().flat_map(|output| [(output, &files.inside), (output, &files.outside)]) {
+            if fs::canonicalize(output).is_ok_and(|output| fs::canonicalize(source).is_ok_and(|input| input == output))
             {
-                return Err(ReplayError::Overwrites(output));
+                return Err(ReplayError::Overwrites(output.clone()));
             }
         }
         let input = Some(CaptureReader::open(input)?);
-        Ok(ReplayPort { input, output: Some(CaptureWriter::create(&output)?), mac: [2, 0, 0, 0, 0, last] })
+        Ok(ReplayPort { input, output: Some(CaptureWriter::create(&outputs[1])?), mac: [2, 0, 0, 0, 0, last] })
     };
     let ports = vec![port(&files.inside, "inside.pcap", 0)?, port(&files.outside, "outside.pcap", 1)?];
     let io = Replay::new(ports)?;
@@ -225,11 +225,23 @@ pub fn replay(config: &Config, files: &ReplayFiles) -> Result<Summary, ReplayErr
             // It has only one log.
             worker.set_events(producer, Arc::default());
             let first_us = worker.io().now_ns() / 1_000;
-            Some(Journal::create(files.out_dir.join(EVENTS_FILE), ring, names_of(&config.nat), first_us)?)
+            Some(Journal::create(part_of(out_dir, EVENTS_FILE), ring, names_of(&config.nat), first_us)?)
         }
         None => None,
     };
-    run(worker, journal)
+    let has_events = journal.is_some();
+    let summary = run(worker, journal)?;
+    // They are whole now.
+    for name in ["inside.pcap", "outside.pcap"].into_iter().chain(has_events.then_some(EVENTS_FILE)) {
+        let renamed = fs::rename(part_of(out_dir, name), out_dir.join(name));
+        renamed.map_err(|source| ReplayError::Folder { path: out_dir.join(name), source })?;
+    }
+    Ok(summary)
+}
+
+/// The name of a result until it is whole.
+fn part_of(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.part"))
 }
 
 /// The event log of a replay, with the time of the captures. Ignores the path in the configuration.

@@ -619,7 +619,19 @@ fn generate(arguments: &LogGenerate, out: &mut dyn Write) -> Result<(), Failure>
         segment_interval_us: u64::MAX,
         ..StoreOptions::default()
     };
-    let mut writer = StoreWriter::open(&arguments.dir, options, Generator::begin())?;
+    // A new folder gets its name once the store is whole.
+    let part = (!arguments.dir.exists()).then(|| {
+        // Without a slash at the end.
+        let mut part = arguments.dir.components().collect::<PathBuf>().into_os_string();
+        part.push(".part");
+        PathBuf::from(part)
+    });
+    let dir = part.as_deref().unwrap_or(&arguments.dir);
+    if dir.join("catalogue").exists() {
+        let fault = Fault::new("--dir", "a store that is not whole is there", "remove it");
+        return Err(CliError::from(fault.seen(dir.display().to_string())).into());
+    }
+    let mut writer = StoreWriter::open(dir, options, Generator::begin())?;
     let mut events = Vec::new();
     loop {
         events.clear();
@@ -635,6 +647,11 @@ fn generate(arguments: &LogGenerate, out: &mut dyn Write) -> Result<(), Failure>
     let now = generator.now();
     writer.finish(now, now.monotonic_us, true)?;
     bar.finish_and_clear();
+    if let Some(part) = &part {
+        let failed = |error: io::Error| Fault::new("--dir", error.to_string(), "use another folder");
+        fs::rename(part, &arguments.dir)
+            .map_err(|error| CliError::from(failed(error).seen(arguments.dir.display().to_string())))?;
+    }
     let store = Store::open(&arguments.dir)?;
     Ok(print_stat(&store.stat()?, &[], arguments.json, out)?)
 }

@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     addressed::choose_socket(&mut command, &mut io::stderr());
     match run(&command, &mut io::stdout()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) if failure.is_broken_pipe() => reader::status_without(&command),
         Err(failure) => {
             // A failure to write errors has no reader to report to.
             let _ = report(&failure, &mut io::stderr());

@@ -36,6 +36,14 @@ impl Silence {
         Silence { folder, _socket: socket }
     }
 
+    /// Nothing is there that could be taken for whole.
+    fn assert_nothing_whole(&self, command: &[String]) {
+        for name in ["store", "generated", "out/inside.pcap"] {
+            assert!(!self.folder.join(name).exists(), "{command:?} leaves {name}");
+        }
+        let _ = std::fs::remove_dir_all(self.folder.join("generated.part"));
+    }
+
     /// Commands that wait or work for a long time without output.
     fn commands(&self) -> Vec<Vec<String>> {
         let path = |name: &str| self.folder.join(name).display().to_string();
@@ -56,6 +64,8 @@ impl Silence {
             "bench scaling --sessions 1000 --seconds 60".to_owned(),
             "bench stalls --sessions 1000 --event reload --seconds 60".to_owned(),
             "bench tables --sessions 1000 --seconds 60".to_owned(),
+            format!("bench log --mappings 1000000000 --dir {}", path("store")),
+            format!("log generate --mappings 1000000000 --dir {}", path("generated")),
             format!("replay -c {example} --inside {capture} --outside {capture} --out-dir {}", path("out")),
         ];
         lines.iter().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
@@ -89,14 +99,20 @@ fn is_under_way(child: &mut Child) -> bool {
 }
 
 #[test]
-fn a_closed_pipe_ends_each_command_without_an_error() {
+fn a_closed_pipe_ends_each_command_with_a_status_that_says_so() {
     let silence = Silence::new("pipe");
     for command in silence.commands() {
         let mut child = start(&command, Stdio::piped());
         assert!(is_under_way(&mut child), "{command:?} is running");
         drop(child.stdout.take());
         let status = ended(&mut child).unwrap_or_else(|| panic!("{command:?} runs on without a reader"));
-        assert!(status.success(), "{command:?}: {status}");
+        let shows_only = ["show", "find", "why", "trace"].contains(&command[0].as_str());
+        let as_by_sigpipe = (if shows_only { Some(0) } else { Some(141) }, None);
+        let by_sigpipe = (None, Some(Signal::PIPE.as_raw()));
+        let is_log = command[..2] == ["bench", "log"];
+        let expected = if is_log { by_sigpipe } else { as_by_sigpipe };
+        assert_eq!((status.code(), status.signal()), expected, "{command:?}: what it began is not done");
+        silence.assert_nothing_whole(&command);
     }
 }
 
@@ -109,6 +125,7 @@ fn a_closed_terminal_ends_each_command() {
         assert!(is_under_way(&mut child), "{command:?} is running");
         drop(ours);
         assert!(ended(&mut child).is_some(), "{command:?} runs on without its terminal");
+        silence.assert_nothing_whole(&command);
     }
 }
 
@@ -122,6 +139,7 @@ fn a_signal_ends_each_command() {
             rustix::process::kill_process(Pid::from_child(&child), signal).unwrap();
             let status = ended(&mut child).unwrap_or_else(|| panic!("{command:?} runs on after {signal:?}"));
             assert_eq!(status.signal(), Some(signal.as_raw()), "{command:?}");
+            silence.assert_nothing_whole(&command);
         }
     }
 }

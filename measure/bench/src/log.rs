@@ -3,6 +3,8 @@
 use std::fs;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -53,6 +55,9 @@ pub enum LogError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// It was to stop.
+    #[error("ended before all mappings were logged")]
+    Stopped,
     /// The folder is not empty: what is in it would be lost with the store.
     #[error("--dir {}: it exists and is not an empty folder; name a new one", .0.display())]
     InUse(PathBuf),
@@ -108,17 +113,18 @@ impl Place {
 }
 
 /// Logs generated events with a writer that has no thread of its own, so that the time of the
-/// calls is the time of one core.
+/// calls is the time of one core. Ends early, and removes the store, once `stop` is set.
 ///
 /// # Errors
-/// The store cannot be written; its folder is not empty, and nothing of it was changed.
-pub fn run(options: &Options) -> Result<Report, LogError> {
+/// The store cannot be written; its folder is not empty, and nothing of it was changed; it was
+/// stopped.
+pub fn run(options: &Options, stop: &AtomicBool) -> Result<Report, LogError> {
     let folder = options
         .folder
         .clone()
         .unwrap_or_else(|| std::env::temp_dir().join(format!("natrix-bench-log-{}", std::process::id())));
     let place = Place::begin(folder)?;
-    let report = measure(options, &place.folder);
+    let report = measure(options, &place.folder, stop);
     let ended = place.end();
     let report = report?;
     ended.map(|()| report)
@@ -130,7 +136,7 @@ fn cpu_ns() -> u64 {
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0)
 }
 
-fn measure(options: &Options, folder: &std::path::Path) -> Result<Report, LogError> {
+fn measure(options: &Options, folder: &std::path::Path, stop: &AtomicBool) -> Result<Report, LogError> {
     let mut generator = Generator::new(Generated::Mappings(options.mappings), options.seed);
     let store_options = StoreOptions {
         has_threads: false,
@@ -147,6 +153,9 @@ fn measure(options: &Options, folder: &std::path::Path) -> Result<Report, LogErr
         generator.fill(BATCH, &mut events);
         if events.is_empty() {
             break;
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Err(LogError::Stopped);
         }
         let now = generator.now();
         let (started, cpu) = (Instant::now(), cpu_ns());
@@ -188,10 +197,10 @@ mod tests {
         let (mine, store, empty, new) = (base.join("mine"), base.join("store"), base.join("empty"), base.join("new"));
         [&mine, &empty].iter().for_each(|folder| fs::create_dir_all(folder).unwrap());
         fs::write(mine.join("precious"), "mine").unwrap();
-        assert!(matches!(run(&options(&mine)), Err(LogError::InUse(_))));
+        assert!(matches!(run(&options(&mine), &AtomicBool::new(false)), Err(LogError::InUse(_))));
         assert_eq!(fs::read_to_string(mine.join("precious")).unwrap(), "mine");
         // A file is no folder.
-        assert!(matches!(run(&options(&mine.join("precious"))), Err(LogError::InUse(_))));
+        assert!(matches!(run(&options(&mine.join("precious")), &AtomicBool::new(false)), Err(LogError::InUse(_))));
         assert_eq!(fs::read_to_string(mine.join("precious")).unwrap(), "mine");
 
         // Also a store: its records are somebody's.
@@ -200,14 +209,19 @@ mod tests {
         writer.advance(now, now.monotonic_us).unwrap();
         writer.finish(now, now.monotonic_us, true).unwrap();
         let entries = Store::open(&store).unwrap().stat().unwrap();
-        assert!(matches!(run(&options(&store)), Err(LogError::InUse(_))));
+        assert!(matches!(run(&options(&store), &AtomicBool::new(false)), Err(LogError::InUse(_))));
         assert_eq!(Store::open(&store).unwrap().stat().unwrap().bytes, entries.bytes);
 
         // What is new is removed, and an empty folder stays.
-        assert_eq!(run(&options(&new)).unwrap().mappings, 10);
+        assert_eq!(run(&options(&new), &AtomicBool::new(false)).unwrap().mappings, 10);
         assert!(!new.exists());
-        assert_eq!(run(&options(&empty)).unwrap().mappings, 10);
+        assert_eq!(run(&options(&empty), &AtomicBool::new(false)).unwrap().mappings, 10);
         assert_eq!(fs::read_dir(&empty).unwrap().count(), 0);
+        // Also if it is stopped.
+        for folder in [&new, &empty] {
+            assert!(matches!(run(&options(folder), &AtomicBool::new(true)), Err(LogError::Stopped)));
+        }
+        assert!(!new.exists() && fs::read_dir(&empty).unwrap().next().is_none());
         fs::remove_dir_all(&base).unwrap();
     }
 }
