@@ -36,13 +36,14 @@ import time
 
 # Shares of the buckets. A next hop of a group has at least 1.
 FULL, DRAINED = 250, 1
-# Seconds in which routes that change together are read once; the same after all NATs were away, as when the routing
-# daemon starts again; and seconds between two comparisons.
+# Seconds in which routes that change together are read once; the same after all NATs were away,
+# as when the routing daemon starts again; and seconds between two comparisons.
 TOGETHER, AFTER_ALL, AT_LEAST = 0.02, 1.0, 2.0
-# By this protocol the program knows its own objects in the kernel. zebra may remove those of protocols that it knows.
+# By this protocol the program knows its own objects in the kernel. zebra may remove those of
+# protocols that it knows.
 PROTOCOL = "111"
-# How many numbers of next hops, from --id downwards, belong to this program. zebra takes numbers above the highest one
-# that it has seen, so it takes none of these.
+# How many numbers of next hops, from --id downwards, belong to this program. zebra takes numbers
+# above the highest one that it has seen, so it takes none of these.
 NUMBERS = 1000
 
 

@@ -43,8 +43,6 @@ DEAD_BY_RECIPE, DEAD_PATIENTLY = 4, 40
 # Not in the socket module.
 SO_RCVBUFFORCE = 33
 BUCKETS = 8192
-# The number of the group of next hops.
-GROUP = 4_000_000
 # What the routers on both sides announce besides their link: the way to the subscribers; those to
 # the Internet and to the server. To FAR, which the server has too, only the default route leads.
 INSIDE = ("redistribute kernel",)
@@ -260,7 +258,7 @@ class Sharing:
             self.begin_sticky()
 
     def begin_sticky(self):
-        words = ["--hash", "--idle", IDLE_SECONDS, "--buckets", BUCKETS, "--id", GROUP]
+        words = ["--hash", "--idle", IDLE_SECONDS, "--buckets", BUCKETS]
         for nat in self.nats:
             words += ["--nat", f"{nat.inside},{nat.loopback},{nat.pool}"]
         self.sticky = self.access.start("sticky", [REPOSITORY / "examples/sticky-next-hops.py", *words])
@@ -287,8 +285,9 @@ class Sharing:
 
     def is_balanced(self):
         """Whether each NAT has its share of the buckets, so that none moves while all NATs stay."""
-        groups = json.loads(self.access.ip("-j", "nexthop", "show", "id", GROUP))
-        return groups[0]["resilient_args"]["unbalanced_time"] == 0
+        objects = json.loads(self.access.ip("-j", "nexthop", "show"))
+        groups = [one["resilient_args"] for one in objects if one.get("type") == "resilient"]
+        return len(groups) == 1 and groups[0]["unbalanced_time"] == 0
 
     def wait_until_balanced(self):
         expect(wait_until(self.is_balanced, 60, 0.1), f"buckets: {self.access.ip('nexthop', 'show')}")

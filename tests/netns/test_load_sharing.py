@@ -227,6 +227,25 @@ def subscribers_of_a_killed_nat_are_soon_back(n):
 
 
 @test("load_sharing")
+def all_are_served_again_after_a_flap_of_the_link_to_the_nats(n):
+    """The kernel of the access router removes all next hops with the device."""
+    s = Sharing.of(n, 4)
+    wanted = {nat.pool for nat in s.nats} | {nat.loopback for nat in s.nats}
+    with Echo(s.server), Flows(s.subs, range(100, 150), 0.2) as flows:
+        expect(wait_until(lambda: all(flows.seen.values()), 30, 0.1), "all are answered")
+        s.access.ip("link", "set", "inside", "down")
+        away = lambda: set(s.states().values()) == {"is away"}  # noqa: E731
+        expect(wait_until(away, 30, 0.1), f"the router has noticed: {s.sticky.log()[-600:]}")
+        s.access.ip("link", "set", "inside", "up")
+        expect(wait_until(lambda: s.learned(s.access) == wanted, 120, 0.2), f"learned again: {s.learned(s.access)}")
+        at = time.monotonic()
+        answered = lambda: all(max(one.values(), default=0) > at for one in flows.answered.values())  # noqa: E731
+        expect(wait_until(answered, 30, 0.1), f"all are answered again: {s.sticky.log()[-600:]} {s.access.ip('route')}")
+        flows.end()
+    s.wait_for_all()
+
+
+@test("load_sharing")
 def a_drained_nat_keeps_its_flows_and_gets_no_new_ones(n):
     s = Sharing.of(n, 4)
     with Echo(s.server):

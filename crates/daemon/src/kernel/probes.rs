@@ -98,8 +98,6 @@ impl Probes {
 
 #[cfg(test)]
 mod tests {
-    use core::net::SocketAddr;
-
     use wire::build;
 
     use super::*;
@@ -109,8 +107,7 @@ mod tests {
         let (probes, other) = (Probes::new(7), Probes::new(8));
         // The index of `lo`, in every network namespace.
         let (lo, here) = (1, Ipv4Addr::LOCALHOST);
-        let receiver = UdpSocket::bind((here, 0)).unwrap();
-        let SocketAddr::V4(address) = receiver.local_addr().unwrap() else { panic!("IPv4") };
+        let address = SocketAddrV4::new(here, DISCARD);
         let datagram = |mark: &[u8]| build::udp(address, address).payload(mark).build();
         assert!(probes.is_own(&datagram(&probes.mark)));
         assert!(!probes.is_own(&datagram(&other.mark)));
@@ -119,5 +116,9 @@ mod tests {
         long.extend(probes.mark);
         assert!(!probes.is_own(&long), "it is longer than all of these");
         probes.send(lo, here.into()).unwrap();
+        // Where the machine has IPv6.
+        if UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            probes.send(lo, Ipv6Addr::LOCALHOST.into()).unwrap();
+        }
     }
 }
