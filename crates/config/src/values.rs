@@ -18,7 +18,7 @@ pub enum ValueError {
     /// Not of the form.
     #[error("is not {0}")]
     Form(&'static str),
-    /// A unit that is none of these.
+    /// A unit that is not in this list.
     #[error("has a unit other than {0}")]
     Unit(&'static str),
     /// A number without unit.
