@@ -154,8 +154,8 @@ pub(super) fn recover(
     }
     if minor > 0 {
         notices.push(format!(
-            "store {place}: the previous run lost {minor} records at its end, because there was no room for them; no \
-             allocation is among these, such as with lost refusals, so they change no answer; natrix log verify names \
+            "store {place}: the previous run lost {minor} records at its end, because there was no room for them; none of \
+             these is an allocation (they are refusals, for example), so no answer is affected; natrix log verify names \
              the gaps"
         ));
     }
