@@ -20,8 +20,8 @@ pub enum CliError {
 }
 
 impl CliError {
-    /// True if the reader of the output has gone (`natrix show ... | head`), which nobody is to be
-    /// told.
+    /// True if the reader of the output has gone (`natrix show ... | head`), which is not
+    /// reported.
     pub fn is_broken_pipe(&self) -> bool {
         matches!(self, CliError::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }

@@ -1,7 +1,7 @@
 //! Claims of other stations to addresses of Natrix, for the log.
 //!
-//! A worker keeps them with a count, and the log remembers the count that it has reported. So
-//! whoever reads a snapshot takes nothing away from the log.
+//! A worker keeps them with a count, and the log remembers the count that it has reported. So other
+//! readers of a snapshot take nothing away from the log.
 
 use crate::ipv6::Conflict6;
 use crate::neighbour::Learnt;

@@ -424,7 +424,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_forwarded_packet_counts_its_bytes_and_its_protocol_in_either_family() {
+    fn bytes_and_protocol_of_a_packet_are_found_in_either_family() {
         let (from, to) = (build::endpoint([100, 64, 0, 9], 5_000), build::endpoint([198, 51, 100, 1], 53));
         let packet = build::udp(from, to).payload(b"question").build();
         let forwarded = |way, bytes, protocol| Some(Forwarded { way, bytes, protocol });

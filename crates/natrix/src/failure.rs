@@ -55,7 +55,7 @@ impl From<measure::Failure> for Failure {
 }
 
 impl Failure {
-    /// True if the reader of the output has gone, which nobody is to be told.
+    /// True if the reader of the output has gone, which is not reported.
     pub(crate) fn is_broken_pipe(&self) -> bool {
         matches!(self, Failure::Command(error) if error.is_broken_pipe())
     }

@@ -113,7 +113,7 @@ pub(crate) fn check(draft: &Draft, workers: usize, report: &mut Report) -> (Tran
 }
 
 /// Whether a prefix has only addresses that no packet can come from (RFC 1812 §5.3.7), or that are
-/// Natrix's own in softwires: the AFTR (RFC 6333 §5.7) and the source of its errors (RFC 7600 §4.8).
+/// Natrix's own in softwires: of the AFTR (RFC 6333 §5.7) and of its errors (RFC 7600 §4.8).
 fn is_of_nobody(prefix: nat::types::Prefix) -> bool {
     is_of_no_host(prefix)
         || prefix.length() >= 8 && matches!(prefix.address().octets()[0], 0 | 127)

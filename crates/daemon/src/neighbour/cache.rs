@@ -16,8 +16,8 @@
 //! that has many, leave room for others. In the same way, a packet takes the place of one of the
 //! list with the most waiting packets: one neighbour may have many while nobody else needs them.
 //!
-//! A neighbour that did not answer is absent: packets to it are dropped at once, and while there are
-//! any, it is asked again every second.
+//! A neighbour that did not answer is absent: packets to it are dropped at once, and while there
+//! are any, it is asked again every second.
 
 use core::net::IpAddr;
 
@@ -140,8 +140,8 @@ enum State {
 pub enum Refusal {
     /// As many wait as may.
     Full,
-    /// The neighbour has left a question unanswered for a second or longer, and as many wait as may,
-    /// or it is absent.
+    /// The neighbour is absent, or it has left a question unanswered for a second or longer, and as
+    /// many wait as may.
     Silent,
 }
 

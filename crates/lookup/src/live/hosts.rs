@@ -299,8 +299,7 @@ mod tests {
 
     #[test]
     fn an_address_inside_homes_is_to_be_asked_for_by_b4() {
-        let mut settings = Settings::default();
-        settings.realm_names = vec!["default".to_owned()];
+        let mut settings = Settings { realm_names: vec!["default".to_owned()], ..Settings::default() };
         settings.transition.softwires = vec![nat::settings::Softwire {
             aftr: "2001:db8:1::aaaa".parse().unwrap(),
             realm: RealmId::default(),

@@ -7,8 +7,6 @@
 use crate::random::KeyedHash;
 use crate::state::subscriber::Refused;
 use crate::state::subscriber::add_refusal;
-#[cfg(doc)]
-use crate::steps::view::View;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::RealmId;
@@ -21,7 +19,7 @@ const SHOWN: Duration = Duration::from_secs(3_600);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) realm: RealmId,
-    /// As [`View::lasting_address`] has it.
+    /// An IPv4 address if below 2^32, else the first address of an IPv6 prefix.
     pub(crate) address: u128,
     /// By [`crate::state::subscriber::Account::CAUSES`].
     pub(crate) refused: Refused,

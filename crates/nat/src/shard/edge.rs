@@ -39,6 +39,8 @@ use crate::types::Facing;
 use crate::types::InterfaceId;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
+use crate::verdict::VerdictKind;
+use crate::verdict::way_of;
 use arrive::Incoming;
 use arrive::Plain;
 use probe::Probes;
@@ -124,6 +126,8 @@ impl HostPackets {
 pub(in crate::shard) struct Edge {
     now: Instant,
     incoming: Box<[Incoming; BURST_MAX]>,
+    /// Bytes that the packet emitted last to a host gained or lost.
+    grown: i64,
     /// For own packets to hosts. `None` while in use.
     buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
     /// Of fragments of softwire packets.
@@ -142,6 +146,7 @@ impl Edge {
         Edge {
             now: Instant::ORIGIN,
             incoming: Box::new([Incoming::Other; BURST_MAX]),
+            grown: 0,
             buffer: Some(Box::new([0; ROOM + PACKET_BUFFER_BYTES])),
             identifications: Identifications6::new(of_fragments, has_hosts),
             reassembly: Some(Box::new(Reassembly::new(has_hosts))),
@@ -295,5 +300,13 @@ impl PacketPath {
             return self.emit_to_host(egress, parts, sink);
         }
         if sink.transmit(egress, parts) { Ok(Sent::Left) } else { Err(Verdict::NoBuffer) }
+    }
+
+    /// After [`PacketPath::emit`] of a packet that counts as forwarded: it counts as it left.
+    pub(in crate::shard) fn count_grown(&mut self, egress: Egress, verdict: Verdict) {
+        if self.leads_to_host(egress) && verdict.kind() == VerdictKind::Forwarded {
+            let bytes = &mut self.ledger.counters.bytes_forwarded[way_of(verdict)];
+            *bytes = bytes.wrapping_add_signed(self.edge.grown);
+        }
     }
 }

@@ -338,7 +338,10 @@ impl PacketPath {
             Fate::Forward { verdict, egress, length } => {
                 let packet = bytes.get(..usize::from(length)).unwrap_or(bytes);
                 match self.emit(egress, &[packet], sink) {
-                    Ok(Sent::Left) => self.ledger.counters.count(verdict),
+                    Ok(Sent::Left) => {
+                        self.count_grown(egress, verdict);
+                        self.ledger.counters.count(verdict);
+                    }
                     Ok(Sent::Kept) => {}
                     Err(refused) => {
                         self.uncount_unsent(verdict, packet);

@@ -282,7 +282,7 @@ impl<I: Io> Bed<I> {
         total
     }
 
-    /// Every packet received is somewhere, once; bytes and protocols are those of packets that left.
+    /// Every packet received is somewhere, once. Bytes and protocols are of packets that left.
     pub(crate) fn assert_balance(&self) {
         let total = self.total();
         let [out, back, turned] = [Verdict::Outbound, Verdict::Inbound, Verdict::Hairpin].map(|one| total.of(one));

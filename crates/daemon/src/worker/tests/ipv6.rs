@@ -149,7 +149,7 @@ fn a_duplicate_is_not_used_by_any_worker() {
         }
         assert_eq!(messages(&bed.sent(INSIDE)), []);
         assert_eq!(bed.workers[1].link_counters().address_conflicts, 1);
-        // Whoever asks for the numbers before the log does.
+        // Another reader asks for the numbers before the log does.
         let mut snapshots = [Snapshot::default(), Snapshot::default()];
         for snapshot in &mut snapshots {
             bed.workers[1].fill_snapshot(Instant::ORIGIN, snapshot);

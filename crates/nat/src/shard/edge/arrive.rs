@@ -50,6 +50,7 @@ use crate::shard::burst::established::Scratch;
 use crate::shard::burst::established::SteadyClock;
 use crate::shard::burst::established::has_right_checksum;
 use crate::shard::edge::HostPackets;
+use crate::shard::edge::Sent;
 use crate::shard::edge::is_plain;
 use crate::shard::edge::port_control::take_over_request;
 use crate::shard::edge::verdict_of;
@@ -1014,7 +1015,11 @@ impl PacketPath {
         let lost = match whole.outcome {
             Outcome::Done => None,
             Outcome::Transmit { egress, length, .. } => {
-                self.emit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)], sink).err()
+                let sent = self.emit(egress, &[bytes.get(..usize::from(length)).unwrap_or(bytes)], sink);
+                if let (Ok(Sent::Left), Some(counted)) = (&sent, whole.verdict) {
+                    self.count_grown(egress, counted);
+                }
+                sent.err()
             }
             Outcome::HandOff { worker, meta } => {
                 if sink.hand_off(worker, meta, &[bytes]) {

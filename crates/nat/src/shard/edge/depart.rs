@@ -223,6 +223,7 @@ impl PacketPath {
         parts: &[&[u8]],
         sink: &mut S,
     ) -> Result<Sent, Verdict> {
+        self.edge.grown = 0;
         let Some(mut buffer) = self.edge.buffer.take() else { return Err(Verdict::NoBuffer) };
         let mut end = ROOM;
         let mut fits = true;
@@ -235,7 +236,12 @@ impl PacketPath {
         }
         let sent = match fits {
             true => self.prepare_for_host(&mut buffer[..end], ROOM, end - ROOM).and_then(|prepared| match prepared {
-                Prepared::Ready(ready) => self.send_pieces(egress, &buffer[..end], &ready, sink).map(|()| Sent::Left),
+                Prepared::Ready(ready) => {
+                    if ready.split.is_none() {
+                        self.edge.grown = ready.length as i64 - (end - ROOM) as i64;
+                    }
+                    self.send_pieces(egress, &buffer[..end], &ready, sink).map(|()| Sent::Left)
+                }
                 Prepared::Part => self.complete(egress, &buffer[ROOM..end], sink),
             }),
             false => Err(Verdict::TooBig),

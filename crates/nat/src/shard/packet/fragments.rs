@@ -136,7 +136,7 @@ impl PacketPath {
                         let mut sent = Fate::Done(verdict);
                         let first = packet.get(..usize::from(length)).unwrap_or(packet);
                         match self.emit(egress, &[first], sink) {
-                            Ok(Sent::Left) => {}
+                            Ok(Sent::Left) => self.count_grown(egress, verdict),
                             Ok(Sent::Kept) => sent = Fate::Held,
                             Err(Verdict::NoBuffer) => {
                                 self.uncount_unsent(verdict, first);
