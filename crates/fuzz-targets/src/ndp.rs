@@ -179,8 +179,14 @@ impl Run {
             assert!(message.is_ok() && packet[7] == wire::neighbour::HOP_LIMIT, "{learnt:?} of {packet:02x?}");
             assert!(self.node.is_on_link(topology::INSIDE, learnt.address), "{learnt:?} is not of the link");
             assert!(!self.own.contains(&learnt.address) || self.given_up.contains(&learnt.address), "{learnt:?}");
-            assert!(learnt.station.is_unicast() && learnt.station != STATION, "{learnt:?}");
-            self.learn(learnt.address, learnt.station, learnt.override_known);
+            match learnt.station {
+                Some(station) => {
+                    assert!(station.is_unicast() && station != STATION, "{learnt:?}");
+                    self.learn(learnt.address, station, learnt.override_known);
+                }
+                // An answer without a station: what is known stays known.
+                None => self.cache.confirm(self.now, topology::INSIDE, learnt.address),
+            }
         }
         match judgement.outcome {
             Outcome6::None => {}
