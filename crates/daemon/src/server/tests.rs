@@ -896,7 +896,7 @@ fn the_record_of_a_change_names_subscribers_prefixes() {
 
 #[test]
 fn the_last_place_is_kept_for_the_owner_and_root() {
-    let [root, natrix, other] = [0, 990, 1_000].map(|number| rustix::process::Uid::from_raw(number));
+    let [root, natrix, other] = [0, 990, 1_000].map(rustix::process::Uid::from_raw);
     assert!(super::keeps_place(natrix, natrix) && super::keeps_place(root, natrix));
     assert!(!super::keeps_place(other, natrix) && !super::keeps_place(natrix, root));
 }
