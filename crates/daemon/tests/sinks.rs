@@ -54,6 +54,12 @@ impl Collector {
         created.filter_map(|line| line["internal_port"].as_u64()).collect()
     }
 
+    /// Records that a worker adopted another configuration.
+    fn adoptions(&self) -> usize {
+        let lines = self.lines.lock().unwrap();
+        lines.iter().filter(|line| line["event"] == "configuration_adopted").count()
+    }
+
     fn wait_for(&self, ports: core::ops::Range<u64>) {
         let (begin, wanted) = (Instant::now(), ports.collect::<BTreeSet<_>>());
         while !self.created().is_superset(&wanted) {
@@ -84,9 +90,15 @@ fn records_reach_collectors_across_reloads_and_the_end() {
     later.wait_for(6_000..6_050);
     assert!(later.created().iter().all(|port| *port >= 6_000), "it begins with what comes");
     assert!(first.created().iter().all(|port| *port < 6_000), "nothing more");
+    // What is recorded of the reload itself is sent before the sink moves, or after that.
+    let begin = Instant::now();
+    while [&first, &second].iter().map(|collector| collector.adoptions()).sum::<usize>() < 2 {
+        assert!(begin.elapsed() < PATIENCE, "each worker records that it adopts the configuration");
+        thread::sleep(Duration::from_millis(10));
+    }
     // A sink counts what it has sent after its collector may have read it.
     let (begin, mut sinks) = (Instant::now(), Vec::new());
-    while sinks.is_empty() || sinks.iter().any(|sink: &control::LogSink| sink.records_sent <= 50) {
+    while sinks.is_empty() || sinks.iter().any(|sink: &control::LogSink| sink.records_sent < 50) {
         assert!(begin.elapsed() < PATIENCE, "{sinks:?}");
         thread::sleep(Duration::from_millis(10));
         sinks = one.status().event_log.expect("a log").sinks;

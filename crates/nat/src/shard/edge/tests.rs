@@ -96,10 +96,16 @@ fn inner() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn packets_leave_a_softwire_the_same_by_both_ways(packet in inner()) {
+    fn packets_leave_a_softwire_the_same_by_both_ways(
+        packet in inner(),
+        class in any::<u8>(),
+        is_copied in any::<bool>(),
+    ) {
+        let class = if is_copied { packet[1] } else { class };
         let mut shard = shard();
         let now = Instant::from_micros(1_000_000);
-        let outer = build6::raw(B4.into(), AFTR.into(), 4, &packet);
+        let mut outer = build6::raw(B4.into(), AFTR.into(), 4, &packet);
+        (outer[0], outer[1]) = (0x60 | class >> 4, class << 4);
         let frame = [&[0; ROOM], outer.as_slice(), &[0xa5; 7]].concat();
         let mut frames = [frame.clone(), frame];
         let [short, long] = &mut frames;
@@ -111,7 +117,9 @@ proptest! {
         let hosts = &mut path.ledger.state.subscribers.hosts;
         prop_assert!(hosts.enter(now, hosts.hash_of(&key), &key, RealmId::default()).is_ok());
         let Some((plain, internal, false)) = path.look_at_plain(&short, RealmId::default()) else {
-            let is_usual = parse(&packet).is_ok_and(|parsed| parsed.destination != AFTR_INSIDE);
+            // The long way takes over another class.
+            let has_same_class = (class ^ packet[1]) & 0xfc == 0 && (class & 1 == 0 || class == packet[1]);
+            let is_usual = has_same_class && parse(&packet).is_ok_and(|parsed| parsed.destination != AFTR_INSIDE);
             prop_assert!(!is_usual, "the short way leaves a usual packet to the long one");
             return Ok(());
         };
