@@ -316,7 +316,7 @@ def a_fault_of_a_kernel_device_is_not_called_a_lost_link(n):
         hosts.nat.ip("address", "del", f"{OUTSIDE}/24", "dev", "nx-outside")
         hosts.nat.ip("route", "replace", "default", "via", BORDER, "dev", "nx-outside", "onlink")
         table = lambda: instance.command("show", "routes", "--address", "192.0.2.10")[1]  # noqa: E731
-        expect(wait_until(lambda: f"outside via {BORDER} (kernel device)" in table(), 10, 0.1), f"routes: {table()}")
+        expect(wait_until(lambda: f"outside via {BORDER} (kernel device)" in table(), 30, 0.1), f"routes: {table()}")
         expect("the kernel device of its interface" in table() and "no link" not in table(), f"reason: {table()}")
         verdict, steps = explained(SimpleNamespace(dut=instance), "udp", "100.64.0.10:5000", "192.0.2.10:53")
         decision, detail = steps["link"]
