@@ -198,7 +198,7 @@ impl SinkFigures {
 
     /// Failures to connect, to send or to read.
     pub fn errors(&self) -> u64 {
-        self.errors.load(Ordering::Relaxed)
+        self.errors.load(Ordering::Acquire)
     }
 
     /// Events that were deleted before they were sent.
@@ -222,8 +222,10 @@ impl SinkFigures {
     }
 
     fn failed(&self, what: &str) {
-        self.errors.fetch_add(1, Ordering::Relaxed);
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(what.to_owned());
+        // Counted last, so that an error that is counted can be read.
+        let mut last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        *last_error = Some(what.to_owned());
+        self.errors.fetch_add(1, Ordering::Release);
     }
 }
 
