@@ -158,14 +158,15 @@ pub(super) fn measure(options: &Options, routes: &[Route], hz: f64) -> Result<Tr
 }
 
 /// Changes routes at the rate asked for until `stop`; returns the rate. A third of the changes
-/// remove a route, a third bring it back, and a third give one another next hop.
+/// remove a route, a third bring it back, and a third give one another next hop. The first is made
+/// at once, so that there is one even if this thread gets no core before `stop`.
 fn change(natrix: &mut Natrix, routes: &[Route], options: &Options, stop: &AtomicBool) -> Result<f64, RoutesError> {
     let mut random = SmallRng::seed_from_u64(options.seed ^ 0x6368_616e_6765);
     let begun = Instant::now();
     let mut changes = 0_u64;
     let mut removed: Option<Route> = None;
-    while !stop.load(Ordering::Relaxed) {
-        let due = (begun.elapsed().as_secs_f64() * f64::from(options.changes)) as u64;
+    while changes == 0 || !stop.load(Ordering::Relaxed) {
+        let due = ((begun.elapsed().as_secs_f64() * f64::from(options.changes)) as u64).max(1);
         if changes >= due {
             thread::sleep(STEP);
             continue;
