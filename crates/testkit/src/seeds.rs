@@ -13,6 +13,11 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
+/// True if the tests may take long, as in `make soak`.
+pub fn is_soak() -> bool {
+    number("NATRIX_RUNS").is_some()
+}
+
 /// Calls `run` with each seed; when one fails, says which.
 pub fn for_each_seed(runs: u64, run: impl Fn(u64)) {
     let first = number("NATRIX_SEED");
