@@ -405,7 +405,7 @@ impl Follower {
         if self.looks < REPEATED_LOOKS {
             self.looks += 1;
             if self.looks.is_power_of_two() {
-                self.repeat_addresses();
+                self.repeat_addresses(self.looks == 1);
             }
         }
         if !self.routing.follows_kernel {

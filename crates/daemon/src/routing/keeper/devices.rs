@@ -197,13 +197,24 @@ impl Follower {
 
     /// The kernel sends the addresses of its devices to all listeners again. Routing daemons that
     /// hear of links and addresses in different threads (FRR 8.4) lose the address of a new
-    /// device that they do not know yet.
-    pub(super) fn repeat_addresses(&mut self) {
+    /// device that they do not know yet. With `restores`, addresses that are not there come back.
+    pub(super) fn repeat_addresses(&mut self, restores: bool) {
+        let mut there = HashSet::new();
+        let read = self.socket.dump(netlink::all_addresses(), |message| {
+            let found = netlink::device_address(&message);
+            there.extend(found.map(|found| (found.device, found.address, found.prefix_length)));
+        });
+        if read.is_err() {
+            return;
+        }
         let shared = Arc::clone(&self.settings_of);
         for (interface, device) in &self.devices.interfaces {
             for (address, prefix_length) in addresses_of(shared.settings(), *interface) {
-                // The device may have been removed by hand.
-                let _ = self.socket.request(netlink::address(*device, address, prefix_length), NLM_F_REPLACE);
+                // The kernel would add one that somebody has removed.
+                if restores || there.contains(&(*device, address, prefix_length)) {
+                    // The device may have been removed by hand.
+                    let _ = self.socket.request(netlink::address(*device, address, prefix_length), NLM_F_REPLACE);
+                }
             }
         }
     }
