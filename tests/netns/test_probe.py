@@ -242,7 +242,6 @@ subscribers = 65536
 
 [workers]
 count = 1
-cpus = [1]
 
 [control]
 socket = "{folder}/control.sock"

@@ -246,7 +246,7 @@ fn cores(options: &LabProbe) -> Vec<Core> {
         runs: runs.iter().map(|what| (*what).to_owned()).collect(),
     };
     let tester = "tester: writes, sends and reads packets; the kernel's sending of them";
-    let natrix = "device: a worker, polling, and the kernel's receiving and sending for it";
+    let natrix = "device: a worker, which sleeps when idle, and the kernel's receiving and sending for it";
     let netfilter = "device: the kernel's receiving, translating and sending, when the tester sends";
     let (of_tester, of_device) = cpus_of(options);
     match options.dut {
@@ -283,7 +283,7 @@ fn device_of(
                 .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
             let natrix =
                 Natrix::new(&binary, Some(topology), transport::pairs_of_device(options.transport), &folder.0, needs);
-            Some(Box::new(natrix.with_timers(timers).with_stop(Arc::clone(stop))))
+            Some(Box::new(natrix.with_timers(timers).with_sleep().with_stop(Arc::clone(stop))))
         }
         LabProbed::Netfilter => {
             let netfilter = Netfilter::new(topology, &folder.0, needs).map_err(lab_error)?;

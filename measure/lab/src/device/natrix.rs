@@ -49,6 +49,8 @@ pub struct Natrix {
     extra_sessions: u64,
     table_bytes: Option<TableBytes>,
     stop: Arc<AtomicBool>,
+    /// Each worker has a CPU, and uses it fully.
+    is_polling: bool,
 }
 
 /// What a configuration says of the inside, and of its hosts.
@@ -120,7 +122,15 @@ impl Natrix {
             running: None,
             start_took: Duration::ZERO,
             stop: Arc::default(),
+            is_polling: true,
         }
+    }
+
+    /// Its workers sleep when idle: for what is measured in seconds and not in packets.
+    #[must_use]
+    pub fn with_sleep(mut self) -> Natrix {
+        self.is_polling = false;
+        self
     }
 
     /// Its start ends early, and its end does not take long, once `stop` is set.
@@ -208,7 +218,9 @@ impl Natrix {
                 let _ = write!(text, "[[{table}]]\npath = \"{}\"\n\n", path.display());
             }
         }
-        let numbers: Vec<String> = cpus.iter().map(usize::to_string).collect();
+        // All its threads are bound to these CPUs, as it is started.
+        let polling = if self.is_polling { &cpus[..] } else { &[] };
+        let numbers: Vec<String> = polling.iter().map(usize::to_string).collect();
         let _ = write!(
             text,
             "[[pool]]\nname = \"lab\"\naddresses = [\"{}-{}\"]\nports = \"{}-{}\"\n{}reuse_delay = \"0 s\"\n{blocks}\n\
