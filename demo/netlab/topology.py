@@ -60,8 +60,7 @@ class Network:
             self.access.ip("link", "set", name, "master", "switch")
             subscriber.ip("address", "add", f"{address}/24", "dev", "eth0")
             subscriber.ip("route", "add", "default", "via", NAT_INSIDE)
-        for address in extra_subscribers:
-            self.sub2.ip("address", "add", f"{address}/24", "dev", "eth0")
+        self.sub2.ip_all(["address", "add", f"{address}/24", "dev", "eth0"] for address in extra_subscribers)
 
         # The two cables of the NAT.
         connect(self.access, "nat", self.nat, "inside")
