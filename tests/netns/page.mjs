@@ -1,17 +1,20 @@
-// Looks at the page in Chromium, for test_page.py: node page.mjs SETTINGS, one JSON object on
-// standard output. Settings: base, users {role: [name, secret]}, check, and what the check needs.
+// Looks at the page in Chromium, for test_page.py: node page.mjs MODULES CHROMIUM. For each line of
+// settings on standard input, one JSON object on standard output. Settings: base,
+// users {role: [name, secret]}, check, and what the check needs.
 
 import { execFileSync } from "node:child_process";
 import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
 
-const settings = JSON.parse(process.argv[2]);
-const require = createRequire(settings.modules);
+const [modules, executablePath] = process.argv.slice(2);
+const require = createRequire(modules);
 const { chromium } = require("playwright-core");
 const axe = require("axe-core").source;
 
-// What each page does that it must not.
-const faults = [];
-const browser = await chromium.launch({ executablePath: settings.chromium, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
+let settings = {};
+// What the pages of a check do that they must not.
+let faults = [];
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
 
 async function open(role, options = {}, before = async () => {}) {
   const [username, password] = settings.users[role];
@@ -19,7 +22,8 @@ async function open(role, options = {}, before = async () => {}) {
   // Only what hangs takes so long, on a busy machine too.
   context.setDefaultTimeout(120_000);
   const page = await context.newPage();
-  const fault = text => faults.push(`${role}: ${text}`);
+  const own = faults;
+  const fault = text => own.push(`${role}: ${text}`);
   page.on("console", message => { if (["error", "warning"].includes(message.type())) fault(`console: ${message.text()}`); });
   page.on("pageerror", error => fault(`script: ${error.message}`));
   page.on("request", request => {
@@ -38,10 +42,8 @@ async function open(role, options = {}, before = async () => {}) {
 const rows = (page, id) => page.locator(`#${id} tbody tr`);
 
 // Selects an address with blocks, which fills the map of its blocks and the table of subscribers.
-const chosen = `#map button[data-address="${settings.inBlocks}"]`;
-
 async function select(page, role) {
-  await page.locator(chosen).click();
+  await page.locator(`#map button[data-address="${settings.inBlocks}"]`).click();
   await page.locator("#chosen", { hasText: settings.inBlocks }).waitFor();
   if (role === "audit") await rows(page, "address").first().waitFor();
 }
@@ -465,11 +467,15 @@ const checks = {
   },
 };
 
-let outcome;
-try {
-  outcome = { seen: await checks[settings.check](), faults };
-} catch (error) {
-  outcome = { error: error.stack, faults };
+for await (const line of createInterface({ input: process.stdin })) {
+  [settings, faults] = [JSON.parse(line), []];
+  let outcome;
+  try {
+    outcome = { seen: await checks[settings.check](), faults };
+  } catch (error) {
+    outcome = { error: error.stack, faults };
+  }
+  for (const context of browser.contexts()) await context.close();
+  console.log(JSON.stringify(outcome));
 }
 await browser.close();
-console.log(JSON.stringify(outcome));

@@ -77,24 +77,63 @@ def look_at_hosts(n, host, port, external, subscriber, softwire):
         expect_equal(seen[what]["last"][:2], ["verdict", "outbound"], f"{what}: verdict")
 
 
+class Browser:
+    """Chromium in the namespace of the NAT, for all checks of a setup: its start takes more than most of them."""
+
+    def __init__(self, n):
+        home = Path(tempfile.mkdtemp(prefix="browser-", dir=n.state.bulk))
+        script = Path(__file__).with_name("page.mjs")
+        # Chromium keeps its profile there and nowhere else.
+        words = ["env", f"HOME={home}", f"XDG_RUNTIME_DIR={home}", "node", script, f"{MODULES}/", shutil.which("chromium") or "chromium"]
+        self.errors = home / "errors"
+        with open(self.errors, "wb") as errors:
+            self.process = subprocess.Popen([str(word) for word in n.nat.argv(words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                            stderr=errors, start_new_session=True, preexec_fn=process.die_with_parent)  # fmt: skip
+
+    def look(self, settings, seconds=300):
+        """What it saw with these settings; None if it has no answer within the time."""
+        answer, until = b"", time.monotonic() + seconds
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(json.dumps(settings).encode() + b"\n")
+            self.process.stdin.flush()
+            while not answer.endswith(b"\n") and select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))[0]:
+                more = os.read(self.process.stdout.fileno(), 65536)
+                if not more:
+                    break
+                answer += more
+        return json.loads(answer) if answer.endswith(b"\n") else None
+
+    def end(self):
+        """Part of the end of its namespace, as of every daemon."""
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+
+
 def see(n, check, **more):
     """What page.mjs saw."""
     settings = {
         "base": f"http://127.0.0.1:{setups.API_PORT}",
         "users": {role: token.split(":") for _, role, token, _ in setups.API_USERS},
-        "modules": f"{MODULES}/",
-        "chromium": shutil.which("chromium") or "chromium",
         "check": check,
         "configuration": n.dut.configuration.read_text() + '\n[timeouts]\nicmp = "2 min"\n',
         **more,
     }
-    script = Path(__file__).with_name("page.mjs")
-    with tempfile.TemporaryDirectory(prefix="natrix-page-") as home:
-        # Chromium keeps its profile there and nowhere else.
-        command = ["env", f"HOME={home}", f"XDG_RUNTIME_DIR={home}", "node", script, json.dumps(settings)]
-        status, out, err = n.nat.run(command, timeout=300)
-    expect(status == 0 and out.strip(), f"page.mjs: status {status}: {err[-2000:]}")
-    outcome = json.loads(out.strip().splitlines()[-1])
+    browser = next((daemon for daemon in n.nat.daemons if isinstance(daemon, Browser)), None)
+    if browser is None:
+        browser = Browser(n)
+        n.nat.daemons.append(browser)
+    outcome = browser.look(settings)
+    if outcome is None:
+        n.nat.daemons.remove(browser)
+        browser.process.kill()
+        browser.end()
+        raise Failure(f"page.mjs has no answer: status {browser.process.returncode}: {browser.errors.read_text()[-2000:]}")
     expect("error" not in outcome, f"{outcome.get('error')}\nfaults: {outcome['faults']}")
     expect_equal(outcome["faults"], [], "faults of the page")
     return outcome["seen"]
