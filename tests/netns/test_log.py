@@ -16,7 +16,7 @@ from kit import *
 from netlab.topology import SRV1
 
 # Ends by SIGKILL under traffic; the soak sets more.
-KILLS = int(os.environ.get("NATRIX_KILLS", "10"))
+KILLS = int(os.environ.get("NATRIX_KILLS", "5"))
 # The target for a restart, of which at least half of those of a soak are faster: a single one says
 # little on a busy machine.
 RESTART_MEDIAN_MAX_S = 2.0
@@ -101,7 +101,7 @@ def every_endpoint_seen_on_the_wire_is_found_after_kill_9(n):
             seen += arrived
             status, out, err = n.dut.command("log", "verify")
             expect_equal(status, 0, f"status of natrix log verify after end {kill}: {out} {err}")
-    for one in chance.sample(seen, min(len(seen), 10 * ASKED)):
+    for one in chance.sample(seen, min(len(seen), KILLS * ASKED)):
         complete, asked = complete + ask(n, *one), asked + 1
     restart = statistics.median(restarts)
     print(f"# {KILLS} ends: {asked} answers, {complete} of them complete")
