@@ -90,7 +90,7 @@ def arguments():
     parser.add_argument("--quiet", action="store_true", help="the tests that load the machine, one setup at a time")
     parser.add_argument("--natrix", type=Path, default=HERE.parent.parent / "target/debug/natrix", help="the binary")
     parser.add_argument("--only", default="", help="only tests whose name, such as api/roles, contains this")
-    parser.add_argument("--jobs", type=int, default=3, help="setups that run side by side (3)")
+    parser.add_argument("--jobs", type=int, default=4, help="setups that run side by side (4)")
     parser.add_argument("--list", action="store_true", help="only list: name, tab, requirements shown")
     return parser.parse_args()
 

@@ -422,8 +422,11 @@ SETUPS = {
     # The tests of the lab, one after the other: they measure, in networks of their own, and some
     # remove what earlier runs left.
     "lab": {},
-    "page": {"more": OVERLAPPING + SCARCE_POOL + BLOCKS + LOG_STORE.replace("/log", "/paged") + api()},
     "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
+    # Instances and networks of their own beside the routes of the kernel, one after the other.
+    "routing_own": {},
+    "page": {"more": OVERLAPPING + SCARCE_POOL + BLOCKS + LOG_STORE.replace("/log", "/paged") + api()},
+    "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + api()},
     "collectors": {"more": collectors()},
     "transition": {
         "addresses": transition.ADDRESSES,
@@ -431,14 +434,16 @@ SETUPS = {
     },
     # How the lab ends; these measure nothing.
     "lab_end": {},
+    "log_store": {"more": LOG_STORE},
+    "balanced": {"more": balanced(SERVERS)},
+    "routing_links": {"kernel": True, "more": "\n[routing]\nkernel = true\n"},
     "gateways_short": gateways(True, GATEWAY_TIMEOUTS, f"{SIP_IDLE_SECONDS} s"),
-    "kernel_routes": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + api()},
-    "small_limits": {"more": SMALL_LIMITS + api()},
-    "gateways": gateways(True),
-    "snmp": {"more": SNMP + BLOCKS + api()},
-    "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
     # The unit of the package, on a machine of its own.
     "unit": {},
+    "snmp": {"more": SNMP + BLOCKS + api()},
+    "gateways": gateways(True),
+    "small_limits": {"more": SMALL_LIMITS + api()},
+    "short_timers": {"timeouts": dict.fromkeys(("udp", "icmp", "tcp_opening"), f"{SHORT_SECONDS} s")},
     "default": {},
     "ipv6": {"addresses": transition.ADDRESSES, "more": transition.ROUTE},
     # IPv6 on the narrowest link, and on one that is a byte wider.
@@ -451,7 +456,6 @@ SETUPS = {
     },
     # Networks of their own, one after the other.
     "load_sharing": {},
-    "routing_links": {"kernel": True, "more": "\n[routing]\nkernel = true\n"},
     "links": {},
     "kernel_flood": {"kernel": True, "more": "\n[routing]\nkernel = true\n" + SHARED_MEMORY},
     "address_dependent": {"filtering": "address-dependent"},
@@ -463,8 +467,6 @@ SETUPS = {
     "packet_sockets": {"driver": "af_packet"},
     "tap_devices": {"driver": "tap"},
     "limits": {"more": limits()},
-    "balanced": {"more": balanced(SERVERS)},
-    "log_store": {"more": LOG_STORE},
     # Mappings end within the test.
     "collector_ends": {"more": collector_ends(), "timeouts": {"udp": "10 min"}},
     "daily_exports": {"timeouts": {"udp": "4 s"}, "more": LOG_STORE.replace("/log", "/daily")},

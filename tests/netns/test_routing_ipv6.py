@@ -137,7 +137,7 @@ def learned(hosts):
     return {route["dst"] for route in json.loads(out or "[]")} if status == 0 else set()
 
 
-@test("kernel_routes")
+@test("routing_own")
 def ospf_of_frr_leads_ipv6_hosts_to_nat64_and_back(n):
     with running(n, "ospf") as (hosts, instance):
         near = Router(hosts.nat, PORT, recipe("ospf6"))
@@ -170,7 +170,7 @@ def ospf_of_frr_leads_ipv6_hosts_to_nat64_and_back(n):
             expect(answered(hosts), "packets go on when FRR is killed")
 
 
-@test("kernel_routes")
+@test("routing_own")
 def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
     with running(n, "table", TABLE) as (hosts, instance):
         table = str(TABLE)
@@ -245,7 +245,7 @@ def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
         expect(wait_until(lambda: known() == left, 20, 0.5), f"{len(known())} of {len(left)} routes, {len(known() - left)} too many")
 
 
-@test("kernel_routes")
+@test("routing_own")
 def announcements_of_ipv6_leave_a_route_of_somebody_else_alone(n):
     """An operator has a route with the prefix, the type and the metric of an announcement: the kernel takes no other."""
     with running(n, "other") as (hosts, instance):
@@ -288,7 +288,7 @@ def announcements_of_ipv6_leave_a_route_of_somebody_else_alone(n):
         wait_for(["110", "static"], "announced beside one that took its place")
 
 
-@test("kernel_routes")
+@test("routing_own")
 def lost_messages_about_ipv6_routes_are_made_good(n):
     prefixes = [f"2001:db8:{256 + number // 250:x}:{number % 250:x}::/64" for number in range(10_000)]
     with running(n, "lost") as (hosts, instance):
@@ -322,7 +322,7 @@ def advertise(host):
             time.sleep(0.2)
 
 
-@test("kernel_routes")
+@test("routing_own")
 def nobody_on_a_link_becomes_the_default_router(n):
     """Also on the device outside, whose interface has no IPv6."""
     with running(n, "advertised") as (hosts, _):
@@ -333,7 +333,7 @@ def nobody_on_a_link_becomes_the_default_router(n):
         expect("2001:db8:99:" not in hosts.nat.ip("-6", "address"), "addresses by advertisements")
 
 
-@test("kernel_routes")
+@test("routing_own")
 def an_address_that_another_station_has_is_reported_and_tried_again(n):
     """What IPv6 hosts use is withheld while it is so, and the pools of IPv4 are not."""
     with running(n, "twice") as (hosts, instance):

@@ -197,7 +197,7 @@ def traffic(hosts, *servers):
         expect_equal(several, {}, "subscribers with several external endpoints")
 
 
-@test("kernel_routes")
+@test("routing_own")
 def ospf_of_both_sides_tells_each_only_what_it_needs(n):
     with running(n, "ospf") as (hosts, instance), by_ospf(hosts):
         wait_for(hosts.border, {POOL}, "only the pool")
@@ -215,7 +215,7 @@ def ospf_of_both_sides_tells_each_only_what_it_needs(n):
         wait_for(hosts.border, {POOL}, "undone")
 
 
-@test("kernel_routes")
+@test("routing_own")
 def packets_to_unknown_subscribers_never_leave_outside(n):
     """RFC 6598, section 4: also while no route of the kernel leads to them."""
     with running(n, "unknown") as (hosts, instance):
@@ -234,7 +234,7 @@ def packets_to_unknown_subscribers_never_leave_outside(n):
             expect(wait_until(lambda: counted() == before + 1, 10, 0.1), f"no_route: {counted() - before} more")
 
 
-@test("kernel_routes")
+@test("routing_own")
 def a_default_route_heard_inside_stays_behind_the_one_outside(n):
     """Also with the better metric, and when the one outside was gone for a while."""
     inside, outside = "default-information originate always metric 1", "default-information originate always metric 20"
@@ -256,7 +256,7 @@ def a_default_route_heard_inside_stays_behind_the_one_outside(n):
 KEPT_SECONDS = 15
 
 
-@test("kernel_routes")
+@test("routing_own")
 def a_restart_of_frr_with_ospf_inside_keeps_all_routes(n):
     """Also when the time is over after which zebra removes the routes of the FRR before it.
 
@@ -313,7 +313,7 @@ def reached(server, client, address):
     return False
 
 
-@test("kernel_routes")
+@test("routing_own")
 def a_management_port_with_a_table_of_its_own_leaves_the_default_alone(n):
     with running(n, "management") as (hosts, instance), by_ospf(hosts):
         doctor = instance.doctor
@@ -340,7 +340,7 @@ def a_management_port_with_a_table_of_its_own_leaves_the_default_alone(n):
             expect("172" not in " ".join(learned(hosts.border) | learned(hosts.access)), "nobody learns of the management network")
 
 
-@test("kernel_routes")
+@test("routing_own")
 def open_ports_of_the_machine_can_be_closed_by_device(n):
     with running(n, "ports") as (hosts, instance):
         hosts.access.ip("route", "add", "default", "via", INSIDE)
@@ -361,7 +361,7 @@ def open_ports_of_the_machine_can_be_closed_by_device(n):
             expect_equal(open_by(), {OUTSIDE}, "after")
 
 
-@test("kernel_routes")
+@test("routing_own")
 def a_restart_waits_until_the_traffic_has_left(n):
     """The commands of docs/operations.md, with a shorter wait and a systemctl that only says what it would do."""
     page = (REPOSITORY / "docs/operations.md").read_text()
@@ -401,7 +401,7 @@ def path_of_pool(border):
     return [(path.get("locPrf"), path.get("community", {}).get("string", "")) for path in paths]
 
 
-@test("kernel_routes")
+@test("routing_own")
 def leaving_bgp_loses_no_packet(n):
     """By a shorter prefix under a drain, and by the community of a graceful shutdown without one."""
     edge, more = recipe("bgp-edge")["bgpd"], recipe("bgp-leave")

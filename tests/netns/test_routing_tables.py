@@ -76,7 +76,7 @@ def seen_from(hosts, vrf):
     return None
 
 
-@test("kernel_routes")
+@test("routing_own")
 def each_realm_has_the_routes_of_its_table(n):
     hosts = built(n)
     instance = Instance(n.dut.binary, hosts.nat)
