@@ -57,6 +57,16 @@ class Namespace:
         """Runs a command in here; returns (status, standard output, standard error)."""
         return process.run(self.argv(argv), timeout=timeout, check=check, stdin=stdin)
 
+    def run_quickly(self, argv):
+        """As `run`, for a program that has no use for /sys: `ip netns exec` mounts one for each command."""
+        with open(f"/run/netns/{self.full_name}", "rb") as there:
+
+            def before():
+                process.die_with_parent()
+                self._set(there.fileno())
+
+            return process.run(argv, check=False, before=before)
+
     def start(self, name, argv):
         """Starts a daemon in here."""
         daemon = process.Daemon(name, self.argv(argv), self.state.directory / f"{self.name}-{name}.log")

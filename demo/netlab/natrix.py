@@ -207,7 +207,7 @@ class Natrix:
 
     def command(self, *words):
         """A natrix command against this instance: (status, standard output, standard error)."""
-        return self.network.nat.run([self.binary, *words, "--socket", self.socket])
+        return self.network.nat.run_quickly([self.binary, *words, "--socket", self.socket])
 
     def show(self, *words):
         """`natrix show … --json`: a list of objects; empty when it does not answer."""

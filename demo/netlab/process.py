@@ -34,8 +34,11 @@ class CommandFailed(Exception):
     """A command of the set-up ended with an error."""
 
 
-def run(argv, timeout=30, check=True, stdin=None, env=None):
-    """Runs a command to its end; returns (status, standard output, standard error). Status 124: out of time."""
+def run(argv, timeout=30, check=True, stdin=None, env=None, before=die_with_parent):
+    """Runs a command to its end; returns (status, standard output, standard error). Status 124: out of time.
+
+    `before` is what its process does first.
+    """
     with subprocess.Popen(
         [str(a) for a in argv],
         stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
@@ -45,7 +48,7 @@ def run(argv, timeout=30, check=True, stdin=None, env=None):
         errors="replace",
         env=env,
         start_new_session=True,
-        preexec_fn=die_with_parent,
+        preexec_fn=before,
     ) as process:
         try:
             out, err = process.communicate(stdin, timeout=timeout)
