@@ -182,7 +182,7 @@ pub struct Report {
     /// Sessions that had run out and were ended a second, all workers. In the mixed mode about as
     /// many as were created.
     pub ended_sessions_per_second: f64,
-    /// Bytes of tables a session.
+    /// Bytes of tables a session, with what was reserved only as far as it was used.
     pub bytes_per_session: f64,
     /// Resident memory of the process.
     pub resident_bytes: u64,
@@ -507,8 +507,6 @@ struct WorkerBench {
     taker: Option<Taker>,
     /// Of shards that were full and are gone.
     events: EventCounters,
-    /// Bytes of the tables.
-    bytes: u64,
     bound: MemoryBound,
     flows: Arena<Flow>,
     drawn: Drawn,
@@ -611,8 +609,7 @@ impl WorkerBench {
     fn new(options: &Options, shared: &Arc<Shared>, worker: WorkerId, hz: f64) -> Result<WorkerBench, BenchError> {
         let mut shard = Shard::new(Arc::clone(shared), worker, [1, 2, 3, u64::from(worker.0)])?;
         let taker = attach(options, &mut shard, worker);
-        let bytes = shard.bytes() as u64;
-        let region = (bytes as usize + shared.bytes() / options.workers).next_multiple_of(64);
+        let region = (shard.bytes() + shared.bytes() / options.workers).next_multiple_of(64);
         Ok(WorkerBench {
             options: *options,
             worker,
@@ -620,7 +617,6 @@ impl WorkerBench {
             shard,
             taker,
             events: EventCounters::default(),
-            bytes,
             flows: flows(shared, options.family, worker, options.sessions / options.workers as u64)?,
             bound: MemoryBound::new(region)?,
             drawn: Drawn::new(),
@@ -774,7 +770,8 @@ impl WorkerBench {
             created: self.created,
             ended: self.ended,
             sessions: self.sessions,
-            bytes: self.bytes,
+            // Some of it came with the sessions.
+            bytes: self.shard.bytes() as u64,
             resident_bytes: resident_bytes(),
             bound_cycles_per_packet,
             bursts: self.bursts,

@@ -180,7 +180,8 @@ pub(super) const TABLES: &[Key] = &[
         Kind::Integer { min: 1, max: POOL_ADDRESSES_MAX, unit: "addresses" },
         Preset::Derived { rule: "twice the addresses of the pools, and at least 16 more", example: "64" },
         "External addresses of a running instance: those of the pools, those that a reload adds, and removed ones that \
-         still drain. 0.85 MiB each. Unused ones take no ordinary memory, but count for hugepages.",
+         still drain. 0.6 MiB each, and 0.25 MiB of ordinary memory once their query identifiers are used. Unused ones \
+         take no ordinary memory, but count for hugepages.",
     ),
 ];
 

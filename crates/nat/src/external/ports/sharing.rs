@@ -7,9 +7,7 @@
 use core::sync::atomic::Ordering;
 
 use super::MAPPING_BITS;
-use super::PORTS;
 use super::PortTable;
-use super::space;
 use crate::types::AddressIndex;
 use crate::types::MappingIndex;
 use crate::types::Protocol;
@@ -43,7 +41,7 @@ impl PortTable {
         port: u16,
         change: impl Fn(u32) -> Option<u32>,
     ) -> Option<u32> {
-        let entry = &self.entries[space(address, protocol) * PORTS + usize::from(port)];
+        let entry = self.entry(address, protocol, port);
         let change = |entry| if is_shared(entry) { change(entry) } else { None };
         if !self.exclusive {
             return entry.fetch_update(Ordering::SeqCst, Ordering::SeqCst, change).ok();
@@ -70,12 +68,12 @@ impl PortTable {
     }
 
     pub(crate) fn users(&self, address: AddressIndex, protocol: Protocol, port: u16) -> u32 {
-        let entry = self.entries[space(address, protocol) * PORTS + usize::from(port)].load(Ordering::SeqCst);
+        let entry = self.entry(address, protocol, port).load(Ordering::SeqCst);
         if is_shared(entry) { entry & USERS } else { 0 }
     }
 
     pub(crate) fn is_shared(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
-        is_shared(self.entries[space(address, protocol) * PORTS + usize::from(port)].load(Ordering::SeqCst))
+        is_shared(self.entry(address, protocol, port).load(Ordering::SeqCst))
     }
 
     /// Ends the sharing, unless a worker has flows there or another left since the last call.

@@ -327,3 +327,36 @@ fn hints_are_right_after_workers_fought_over_the_last_ports() {
         }
     }
 }
+
+#[test]
+fn entries_of_identifiers_take_memory_when_used() {
+    let table = table(&[spec(), spec()]);
+    let (before, other) = (table.bytes(), AddressIndex(1));
+    assert!((0..=u16::MAX).all(|identifier| table.lookup(other, Protocol::Icmp, identifier).is_none()));
+    assert_eq!(table.bytes(), before, "to look takes none");
+    assert!(table.claim(other, Protocol::Icmp, 7_000));
+    table.publish(other, Protocol::Icmp, 7_000, WorkerId(3), MappingIndex(99));
+    assert_eq!(table.lookup(other, Protocol::Icmp, 7_000), Some((WorkerId(3), MappingIndex(99))));
+    let page = table.bytes() - before;
+    assert!((1..=65_536).contains(&page) && page.is_power_of_two(), "one page: {page}");
+    let neighbours = [(A, Protocol::Icmp, 7_000), (other, Protocol::Udp, 7_000), (other, Protocol::Tcp, 7_000)];
+    assert!(neighbours.iter().all(|(address, protocol, port)| table.lookup(*address, *protocol, *port).is_none()));
+    table.release(other, Protocol::Icmp, 7_000);
+    assert_eq!(table.lookup(other, Protocol::Icmp, 7_000), None);
+}
+
+#[test]
+fn each_endpoint_has_a_place_of_its_own() {
+    let table = table(&[spec(), spec(), spec()]);
+    let mut places = HashSet::new();
+    for address in (0..3).map(AddressIndex) {
+        for protocol in Protocol::ALL {
+            for port in [0, 1, 63, 64, 40_000, 65_535] {
+                let place = table.place(address, protocol, port);
+                assert_eq!(table.endpoint_at(place), (address, protocol, port));
+                assert!(places.insert(place));
+            }
+        }
+    }
+    assert_eq!(table.lookup_at(3 * Protocol::COUNT * PORTS), None, "behind the last one");
+}
