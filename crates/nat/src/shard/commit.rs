@@ -98,7 +98,7 @@ impl Ledger {
         self.state.subscribers.hosts.retain(new.key.address);
         debug_assert!(entered.is_ok(), "it was not full");
         if new.notes_place {
-            self.state.subscribers.get_mut(slot).note_place(address, self.shared.pool_of(address));
+            self.state.subscribers.note_place(slot, address, self.shared.pool_of(address));
         }
         self.update_class(slot);
         self.count_mapping(now, slot, protocol);
@@ -263,14 +263,13 @@ impl Ledger {
         let slot = self.state.subscribers.insert(key.realm, key.address, pool, address, generation)?;
         if address != UNPAIRED {
             self.shared.ports.pair(address);
-            self.count_pairing(slot, address);
+            self.count_pairing(address);
         }
         Some(slot)
     }
 
-    fn count_pairing(&mut self, slot: u32, address: AddressIndex) {
+    fn count_pairing(&mut self, address: AddressIndex) {
         self.counters.addresses_paired += 1;
-        self.state.subscribers.account_mut(slot).addresses_paired += 1;
         self.shared.count_in_pool(self.worker, self.shared.pool_of(address), PoolCount::Paired);
     }
 
@@ -284,7 +283,7 @@ impl Ledger {
         }
         self.pair_with(slot, entry.pool, address);
         if entry.elsewhere.is_some() {
-            self.state.subscribers.get_mut(slot).set_elsewhere(entry.elsewhere);
+            self.state.subscribers.set_elsewhere(slot, entry.elsewhere);
         }
     }
 
@@ -293,7 +292,7 @@ impl Ledger {
         if new != old {
             if new != UNPAIRED {
                 self.shared.ports.pair(new);
-                self.count_pairing(slot, new);
+                self.count_pairing(new);
             }
             if old != UNPAIRED {
                 self.shared.ports.unpair(old);

@@ -20,6 +20,8 @@ pub const BURST_MAX: u32 = 1_000_000;
 pub(crate) struct Bucket([u16; 3]);
 
 impl Bucket {
+    pub(crate) const UNUSED: Bucket = Bucket([0; 3]);
+
     #[inline]
     fn full_again(self) -> u64 {
         let [low, middle, high] = self.0.map(u64::from);

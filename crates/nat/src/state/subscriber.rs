@@ -36,6 +36,8 @@ pub const FLOW_BYTES: u64 = 110;
 ///         32-47  its port blocks (see `steps/port_choice.rs`)
 ///         48-57  further counts, and a token bucket (see `shard/commit/admission.rs`)
 /// ```
+///
+/// What few subscribers need is in an [`Account`].
 #[derive(FromZeros, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Subscriber {
@@ -44,7 +46,8 @@ pub(crate) struct Subscriber {
     pub(crate) realm: u16,
     pub(crate) pool: u16,
     flags: u8,
-    elsewhere_high: u8,
+    /// 1 if it has an account.
+    has_account: u8,
     pub(crate) class: u16,
     /// With their first sessions.
     pub(crate) mappings: [u32; Protocol::COUNT],
@@ -60,7 +63,8 @@ pub(crate) struct Subscriber {
     pub(crate) generation: u16,
     /// Low bits of the generation that found `class`.
     pub(crate) class_generation: u16,
-    elsewhere_low: u16,
+    /// Low bits of [`SubscriberStore::mappings_created`].
+    mappings_created: u16,
 }
 
 const _: () = assert!(size_of::<Subscriber>() == 64, "a subscriber is one cache line");
@@ -76,6 +80,8 @@ const LAPSED: u8 = 1 << 6;
 /// Charged for shared ports, see [`Account::shared`].
 const SHARES: u8 = 1 << 7;
 
+/// All zero, and without memory, until something is written: a subscriber without limits, refusals
+/// or ports on several addresses has none.
 #[derive(FromZeros, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(crate) struct Account {
@@ -92,9 +98,12 @@ pub(crate) struct Account {
     last_offence: Micros48,
     pub(crate) session_bucket: Bucket,
     penalty_pool: u16,
-    /// Low word first.
-    mappings_created: [u32; 2],
-    pub(crate) addresses_paired: u32,
+    /// An address in another pool: index plus one; 0 for none.
+    elsewhere: u32,
+    /// In units of 65,536.
+    mappings_created_high: u32,
+    /// Before the present one.
+    addresses_before: u32,
 }
 
 /// Microseconds modulo 2^48: 8.9 years.
@@ -126,6 +135,24 @@ pub(crate) fn add_refusal(refused: &mut [u32], cause: Verdict) -> bool {
 }
 
 impl Account {
+    const NONE: Account = Account {
+        refused: [0; Account::CAUSES.len() - 1],
+        offences: 0,
+        penalty_since_s: 0,
+        home: 0,
+        shared: [0; Protocol::COUNT],
+        guaranteed_at: 0,
+        guaranteed: [0; Protocol::COUNT],
+        within: [0; Protocol::COUNT],
+        first_offence: Micros48([0; 3]),
+        last_offence: Micros48([0; 3]),
+        session_bucket: Bucket::UNUSED,
+        penalty_pool: 0,
+        elsewhere: 0,
+        mappings_created_high: 0,
+        addresses_before: 0,
+    };
+
     /// Reasons to refuse a subscriber; the last means that it has no record.
     pub(crate) const CAUSES: [Verdict; 13] = [
         Verdict::SubscriberPortQuota,
@@ -142,17 +169,6 @@ impl Account {
         Verdict::LogFull,
         Verdict::SubscriberTableFull,
     ];
-
-    #[inline(always)]
-    pub(crate) fn count_mapping(&mut self) {
-        let created = self.mappings_created() + 1;
-        self.mappings_created = [created as u32, (created >> 32) as u32];
-    }
-
-    pub(crate) fn mappings_created(&self) -> u64 {
-        let [low, high] = self.mappings_created.map(u64::from);
-        high << 32 | low
-    }
 
     pub(crate) fn count(&mut self, cause: Verdict) {
         add_refusal(&mut self.refused, cause);
@@ -308,26 +324,6 @@ impl Subscriber {
         self.flags = if is_above { self.flags | ABOVE[mark] } else { self.flags & !ABOVE[mark] };
     }
 
-    /// The latest address in another pool; the pairing there lasts.
-    pub(crate) fn elsewhere(&self) -> Option<AddressIndex> {
-        let number = u32::from(self.elsewhere_high) << 16 | u32::from(self.elsewhere_low);
-        number.checked_sub(1).map(AddressIndex)
-    }
-
-    pub(crate) fn set_elsewhere(&mut self, address: Option<AddressIndex>) {
-        // No machine has the memory for addresses beyond 24 bits.
-        let number = address.map_or(0, |address| address.0.saturating_add(1));
-        let number = if number < 1 << 24 { number } else { 0 };
-        (self.elsewhere_high, self.elsewhere_low) = ((number >> 16) as u8, number as u16);
-    }
-
-    pub(crate) fn note_place(&mut self, address: AddressIndex, pool: PoolId) {
-        // With arbitrary pooling all addresses of its pool are alike.
-        if address.0 != self.paired && pool.0 != self.pool {
-            self.set_elsewhere(Some(address));
-        }
-    }
-
     #[inline]
     pub(crate) fn mappings_total(&self) -> u32 {
         self.mappings.iter().sum()
@@ -346,6 +342,8 @@ impl Subscriber {
     }
 }
 
+static NO_ACCOUNT: Account = Account::NONE;
+
 pub(crate) struct SubscriberStore {
     records: Arena<Subscriber>,
     accounts: Arena<Account>,
@@ -361,7 +359,7 @@ impl SubscriberStore {
     pub(crate) fn new(subscribers_max: u32, hash: KeyedHash, hosts: HostStore) -> Result<SubscriberStore, ArenaError> {
         Ok(SubscriberStore {
             records: Arena::zeroed(subscribers_max as usize + 1)?,
-            accounts: Arena::zeroed(subscribers_max as usize + 1)?,
+            accounts: Arena::reserved(subscribers_max as usize + 1)?,
             table: BucketTable::with_capacity(subscribers_max as usize)?,
             hash,
             free: 0,
@@ -374,7 +372,7 @@ impl SubscriberStore {
     pub(crate) fn needs(subscribers_max: u32) -> [Need; 3] {
         [
             Arena::<Subscriber>::need(subscribers_max as usize + 1),
-            Arena::<Account>::need(subscribers_max as usize + 1),
+            Need::Heap(Arena::<Account>::need(subscribers_max as usize + 1).bytes()),
             BucketTable::need(subscribers_max as usize),
         ]
     }
@@ -384,7 +382,8 @@ impl SubscriberStore {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.records.len() * (size_of::<Subscriber>() + size_of::<Account>()) + self.table.bytes() + self.hosts.bytes()
+        let records = self.records.len() * size_of::<Subscriber>();
+        records + self.accounts.resident_bytes() + self.table.bytes() + self.hosts.bytes()
     }
 
     pub(crate) fn walk_end(&self) -> u32 {
@@ -399,12 +398,60 @@ impl SubscriberStore {
         &mut self.records[index as usize]
     }
 
+    #[inline]
     pub(crate) fn account(&self, index: u32) -> &Account {
-        &self.accounts[index as usize]
+        if self.records[index as usize].has_account == 0 { &NO_ACCOUNT } else { &self.accounts[index as usize] }
     }
 
+    /// Its page may only come now. Look with [`SubscriberStore::account`] whether there is anything
+    /// to change.
     pub(crate) fn account_mut(&mut self, index: u32) -> &mut Account {
-        &mut self.accounts[index as usize]
+        let (record, account) = (&mut self.records[index as usize], &mut self.accounts[index as usize]);
+        if record.has_account == 0 {
+            record.has_account = 1;
+            // A former subscriber's.
+            *account = Account::NONE;
+        }
+        account
+    }
+
+    #[inline(always)]
+    pub(crate) fn count_mapping(&mut self, slot: u32, protocol: Protocol) {
+        let record = &mut self.records[slot as usize];
+        record.mappings[protocol.index()] += 1;
+        record.mappings_created = record.mappings_created.wrapping_add(1);
+        if record.mappings_created == 0 {
+            self.account_mut(slot).mappings_created_high += 1;
+        }
+    }
+
+    pub(crate) fn mappings_created(&self, slot: u32) -> u64 {
+        let low = self.records[slot as usize].mappings_created;
+        u64::from(self.account(slot).mappings_created_high) << 16 | u64::from(low)
+    }
+
+    /// With the present one.
+    pub(crate) fn addresses_paired(&self, slot: u32) -> u32 {
+        self.account(slot).addresses_before + u32::from(self.records[slot as usize].paired != u32::MAX)
+    }
+
+    /// The latest address in another pool; the pairing there lasts.
+    pub(crate) fn elsewhere(&self, slot: u32) -> Option<AddressIndex> {
+        self.account(slot).elsewhere.checked_sub(1).map(AddressIndex)
+    }
+
+    pub(crate) fn set_elsewhere(&mut self, slot: u32, address: Option<AddressIndex>) {
+        if self.elsewhere(slot) != address {
+            self.account_mut(slot).elsewhere = address.map_or(0, |address| address.0.saturating_add(1));
+        }
+    }
+
+    pub(crate) fn note_place(&mut self, slot: u32, address: AddressIndex, pool: PoolId) {
+        let record = &self.records[slot as usize];
+        // With arbitrary pooling all addresses of its pool are alike.
+        if address.0 != record.paired && pool.0 != record.pool {
+            self.set_elsewhere(slot, Some(address));
+        }
     }
 
     #[inline]
@@ -496,12 +543,14 @@ impl SubscriberStore {
             self.untouched += 1;
         }
         self.records[slot as usize] = fresh;
-        self.accounts[slot as usize] = Account::default();
         self.hosts.retain(address);
         Some(slot)
     }
 
     pub(crate) fn settle(&mut self, slot: u32, pool: PoolId, paired: AddressIndex, generation: u16) {
+        if ![paired.0, u32::MAX].contains(&self.records[slot as usize].paired) {
+            self.account_mut(slot).addresses_before += 1;
+        }
         let record = &mut self.records[slot as usize];
         (record.pool, record.paired, record.generation) = (pool.0, paired.0, generation);
     }
@@ -540,12 +589,12 @@ impl SubscriberStore {
     }
 
     pub(crate) fn count_shared_port(&mut self, slot: u32, protocol: Protocol) {
-        self.accounts[slot as usize].shared[protocol.index()] += 1;
+        self.account_mut(slot).shared[protocol.index()] += 1;
         self.records[slot as usize].flags |= SHARES;
     }
 
     pub(crate) fn uncount_shared_port(&mut self, slot: u32, protocol: Protocol) {
-        let shared = &mut self.accounts[slot as usize].shared;
+        let shared = &mut self.account_mut(slot).shared;
         debug_assert!(shared[protocol.index()] > 0, "each was counted");
         shared[protocol.index()] = shared[protocol.index()].saturating_sub(1);
         if *shared == [0; Protocol::COUNT] {
@@ -601,3 +650,6 @@ impl SubscriberStore {
         self.hosts.release_subscriber(address);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -125,7 +125,7 @@ impl View<'_> {
             return Err(Verdict::PortsExhausted);
         };
         // The configured address pairs only a subscriber without another.
-        let elsewhere = owner.slot.and_then(|slot| self.state.subscribers.get(slot).elsewhere());
+        let elsewhere = owner.slot.and_then(|slot| self.state.subscribers.elsewhere(slot));
         let elsewhere = entered.and_then(|entered| entered.entry.elsewhere).or(elsewhere);
         let mapping =
             NewMapping { notes_place: elsewhere.is_none(), ..self.new_mapping(ask, owner, entered, found, compiled) };

@@ -141,7 +141,7 @@ impl View<'_> {
         let before = self.snapshot.pool_of(old);
         let penalty = self.snapshot.classes.compiled(owner.class).penalty;
         let is_by_rule = before != pool && penalty.is_none_or(|penalty| penalty.pool != before);
-        is_by_rule && (is_free || self.state.subscribers.get(slot).elsewhere().is_none())
+        is_by_rule && (is_free || self.state.subscribers.elsewhere(slot).is_none())
     }
 
     /// True if an offender returns to its address before the penalty, where it may still have
@@ -167,7 +167,7 @@ impl View<'_> {
 
     /// The open address of another pool where it had something last (RFC 4787 §4.1 REQ-2).
     pub(crate) fn place_in(&self, slot: u32, pool: PoolId) -> Option<AddressIndex> {
-        let place = self.state.subscribers.get(slot).elsewhere()?;
+        let place = self.state.subscribers.elsewhere(slot)?;
         if self.snapshot.slot(place).is_none() || self.snapshot.pool_of(place) != pool {
             return None;
         }

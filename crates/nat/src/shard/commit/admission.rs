@@ -15,10 +15,8 @@ use crate::types::Protocol;
 impl Ledger {
     #[inline(always)]
     pub(in crate::shard) fn count_mapping(&mut self, now: Instant, subscriber: u32, protocol: Protocol) {
-        // Nothing waits for its cache line.
-        self.state.subscribers.account_mut(subscriber).count_mapping();
+        self.state.subscribers.count_mapping(subscriber, protocol);
         let record = self.state.subscribers.get_mut(subscriber);
-        record.mappings[protocol.index()] += 1;
         let compiled = self.shared.classes.compiled(record.class);
         if compiled.counts_mappings() || record.is_above_any() {
             record.mapping_bucket = compiled.charge_mapping(record.mapping_bucket, now);
@@ -38,8 +36,11 @@ impl Ledger {
         let record = self.state.subscribers.get_mut(subscriber);
         record.extra_sessions += u32::from(takes_record);
         let compiled = self.shared.classes.compiled(record.class);
-        let account = self.state.subscribers.account_mut(subscriber);
-        account.session_bucket = compiled.charge_session(account.session_bucket, now);
+        let before = self.state.subscribers.account(subscriber).session_bucket;
+        let charged = compiled.charge_session(before, now);
+        if charged != before {
+            self.state.subscribers.account_mut(subscriber).session_bucket = charged;
+        }
         self.watch_subscriber(now, subscriber, self.state.mappings.get(index).protocol());
     }
 

@@ -113,7 +113,7 @@ impl Ledger {
             self.state.subscribers.count_shared_port(subscriber, protocol);
         }
         self.charge_flow(now, subscriber, protocol);
-        self.state.subscribers.get_mut(subscriber).note_place(new.address, self.shared.pool_of(new.address));
+        self.state.subscribers.note_place(subscriber, new.address, self.shared.pool_of(new.address));
         if let Some(pool) = new.turn {
             self.shared.turns[pool.index()].fetch_add(1, Ordering::Relaxed);
         }

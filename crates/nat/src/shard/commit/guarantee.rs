@@ -132,10 +132,10 @@ impl Ledger {
         if paired != UNPAIRED {
             self.shared.ports.unpair(paired);
         }
-        let account = self.state.subscribers.account_mut(slot);
-        if account.has_guarantee()
+        if self.state.subscribers.account(slot).has_guarantee()
             && let Some(guarantees) = self.shared.ports.guarantees()
         {
+            let account = self.state.subscribers.account_mut(slot);
             guarantees.withdraw(account.guaranteed_at(), account.guarantee());
             account.set_guarantee(AddressIndex(0), NOTHING);
         }

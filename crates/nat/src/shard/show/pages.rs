@@ -205,7 +205,8 @@ impl View<'_> {
         let pool = paired.map_or(own_pool, |paired| self.snapshot.pool_of(paired));
         let has_any = subscriber.mappings_total() > 0 || subscriber.flows > 0;
         // A place stays the same under all settings, but its pool may change.
-        let elsewhere = subscriber.elsewhere().filter(|address| has_any && self.snapshot.slot(*address).is_some());
+        let elsewhere = self.state.subscribers.elsewhere(slot).filter(|_| has_any);
+        let elsewhere = elsewhere.filter(|address| self.snapshot.slot(*address).is_some());
         let elsewhere = elsewhere.filter(|address| self.snapshot.pool_of(*address) != pool);
         Some(SubscriberView {
             host: self.host(subscriber.address),
@@ -222,8 +223,8 @@ impl View<'_> {
             class: self.class_now(slot),
             sessions: subscriber.sessions(),
             memory_bytes: subscriber.memory(),
-            mappings_created: self.state.subscribers.account(slot).mappings_created(),
-            addresses_paired: self.state.subscribers.account(slot).addresses_paired,
+            mappings_created: self.state.subscribers.mappings_created(slot),
+            addresses_paired: self.state.subscribers.addresses_paired(slot),
             refused,
             guarantee: self.guarantee_of(slot),
             is_offender: subscriber.is_offender(),

@@ -12,7 +12,6 @@ use super::Subscriber;
 use super::SubscriberStore;
 use crate::state::bucket::Bucket;
 use crate::types::RealmId;
-use zerocopy::FromZeros;
 
 /// A list in order of time; 0 for none.
 #[derive(Debug, Default)]
@@ -51,7 +50,7 @@ impl Subscriber {
 
 impl SubscriberStore {
     pub(super) fn has_past(&self, slot: u32) -> bool {
-        let (record, account) = (&self.records[slot as usize], &self.accounts[slot as usize]);
+        let (record, account) = (&self.records[slot as usize], self.account(slot));
         let buckets = [record.mapping_bucket, account.session_bucket];
         account.offences > 0 || buckets.iter().any(|bucket| *bucket != Bucket::default())
     }
@@ -84,9 +83,12 @@ impl SubscriberStore {
 
     pub(super) fn lapse(&mut self, slot: u32) {
         let latest = self.lapsed.latest;
+        self.set_elsewhere(slot, None);
+        if self.records[slot as usize].paired != u32::MAX {
+            self.account_mut(slot).addresses_before += 1;
+        }
         let record = &mut self.records[slot as usize];
         record.flags = LAPSED;
-        record.set_elsewhere(None);
         *record.later() = 0;
         *record.earlier() = latest;
         if latest == 0 {
@@ -135,10 +137,13 @@ impl SubscriberStore {
     pub(super) fn renew(&mut self, slot: u32, fresh: Subscriber) {
         self.unlink(slot);
         let record = &mut self.records[slot as usize];
-        *record = Subscriber { mapping_bucket: record.mapping_bucket, ..fresh };
-        let account = &mut self.accounts[slot as usize];
-        let Account { offences, first_offence, last_offence, session_bucket, .. } = *account;
-        *account = Account { offences, first_offence, last_offence, session_bucket, ..Account::new_zeroed() };
+        let Subscriber { has_account, mapping_bucket, .. } = *record;
+        *record = Subscriber { has_account, mapping_bucket, ..fresh };
+        if has_account != 0 {
+            let account = &mut self.accounts[slot as usize];
+            let Account { offences, first_offence, last_offence, session_bucket, .. } = *account;
+            *account = Account { offences, first_offence, last_offence, session_bucket, ..Account::NONE };
+        }
     }
 }
 

@@ -60,7 +60,7 @@ fn who_lapses_is_found_by_nobody_and_goes_on_where_he_was() {
                 }
                 let record = store.get(slot);
                 assert_eq!((record.mapping_bucket, record.paired, record.pool), (expected, 5, 1));
-                assert!(record.is_in_use() && !record.is_lapsed() && record.elsewhere().is_none());
+                assert!(record.is_in_use() && !record.is_lapsed() && store.elsewhere(slot).is_none());
                 assert!(record.latest_block().is_none() && record.memory() == 0 && record.sessions() == 0);
                 present.insert(address, (slot, expected));
             }
