@@ -553,11 +553,12 @@ pub(crate) struct GrantStore {
 
 impl GrantStore {
     pub(crate) fn new(grants_max: u32, hash: KeyedHash) -> Result<GrantStore, ArenaError> {
+        // Pages come with the grants: without port control and gateways there are none.
         Ok(GrantStore {
-            records: Arena::zeroed(grants_max as usize + 1)?,
-            owners: Arena::zeroed(grants_max as usize + 1)?,
-            by_internal: BucketTable::with_capacity(grants_max as usize)?,
-            by_owner: BucketTable::with_capacity(grants_max as usize)?,
+            records: Arena::reserved(grants_max as usize + 1)?,
+            owners: Arena::reserved(grants_max as usize + 1)?,
+            by_internal: BucketTable::reserved(grants_max as usize)?,
+            by_owner: BucketTable::reserved(grants_max as usize)?,
             hash,
             free: 0,
             untouched: 1,
@@ -571,13 +572,15 @@ impl GrantStore {
 
     pub(crate) fn needs(grants_max: u32) -> [Need; 4] {
         let (records, entries) = (grants_max as usize + 1, BucketTable::need(grants_max as usize));
-        [Arena::<Grant>::need(records), Arena::<Owner>::need(records), entries, entries]
+        let needs = [Arena::<Grant>::need(records), Arena::<Owner>::need(records), entries, entries];
+        needs.map(|need| Need::Heap(need.bytes()))
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.records.len() * (size_of::<Grant>() + size_of::<Owner>())
-            + self.by_internal.bytes()
-            + self.by_owner.bytes()
+        self.records.resident_bytes()
+            + self.owners.resident_bytes()
+            + self.by_internal.resident_bytes()
+            + self.by_owner.resident_bytes()
     }
 
     #[inline]

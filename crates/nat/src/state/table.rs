@@ -133,7 +133,7 @@ impl BucketTable {
         self.buckets.bytes()
     }
 
-    #[cfg(test)]
+    /// Bytes of the buckets whose pages are there.
     pub(crate) fn resident_bytes(&self) -> usize {
         self.buckets.resident_bytes()
     }
