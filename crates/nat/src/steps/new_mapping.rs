@@ -1,6 +1,8 @@
 use crate::event::Cause;
 use crate::external::static_mapping::Kind;
 use crate::random::Random;
+use crate::settings::Pooling;
+use crate::settings::Selection;
 use crate::snapshot::shared::CompiledPool;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::Mapping;
@@ -18,6 +20,7 @@ use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::Facing;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::verdict::Verdict;
@@ -44,6 +47,43 @@ impl View<'_> {
             Some(static_mapping) => self.decide_static(ask, &owner, compiled, static_mapping, random, report),
             None => self.decide_dynamic(ask, &owner, compiled, random, report),
         }
+    }
+
+    /// What [`View::decide_mapping`] finds for most new subscribers: a port of a little used address
+    /// of their own pool. `None` if they need a closer look.
+    pub(crate) fn usual_newcomer(&self, key: &InternalKey, hash: u64, random: &mut Random) -> Option<NewMapping> {
+        let (snapshot, subscribers) = (self.snapshot, &self.state.subscribers);
+        let is_usual =
+            snapshot.rules.is_empty() && snapshot.static_mappings.is_empty() && subscribers.lapsed_len() == 0;
+        if !is_usual || subscribers.is_full() || self.check_source(Facing::inside(key.realm), key.address).is_some() {
+            return None;
+        }
+        let pool = snapshot.pool_for(key.realm, key.address.into())?;
+        let compiled = &snapshot.pools[pool.index()];
+        let class = self.class_of(key.realm, key.address);
+        let has_usual_pool = compiled.gives_single_ports()
+            && compiled.pooling == Pooling::Paired
+            && compiled.selection == Selection::LeastUsed
+            && !compiled.one_to_one
+            && !compiled.has_guarantees();
+        if !has_usual_pool || snapshot.classes.compiled(class).counts_mappings() {
+            return None;
+        }
+        let owner = Owner { slot: None, past: None, class, penalty: None, released: None };
+        let class_of_port = port_class(key.port, compiled);
+        let address = self.choose_address(key, compiled, class_of_port, random)?;
+        let external = self.external_for(&owner, address, key, compiled, class_of_port, None, random).ok()?;
+        Some(NewMapping {
+            key: *key,
+            hash,
+            owner,
+            entered: Some(Entered { entry: Entry::new(pool, Place::Chosen), address }),
+            external,
+            notes_place: false,
+            gives_single_ports: true,
+            turn: None,
+            cause: Cause::Outbound,
+        })
     }
 
     fn pool_of_new<T: Report>(&self, ask: &Ask<'_>, owner: &Owner, report: &mut T) -> Result<&CompiledPool, Verdict> {

@@ -1,4 +1,4 @@
-//! First packets of subscribers with mappings, a burst at a time.
+//! First packets of flows, a burst at a time.
 //!
 //! A new mapping touches more cache lines than any other packet. Passes between
 //! [`PacketPath::aim`](PacketPath) and the last one prefetch them:
@@ -9,8 +9,11 @@
 //! 3. [`PacketPath::aim_ports`] prefetches port bits and new mapping records, then the entry of the
 //!    chosen port.
 //!
-//! Unusual packets (a new subscriber, a full address, a hairpin, a fragment, a held SYN) stay
-//! untouched for `outbound`, which decides alike.
+//! A new subscriber's address is chosen only in the last pass, because each choice counts in the
+//! next one.
+//!
+//! Unusual packets (limits, a full address, a hairpin, a fragment, a held SYN) stay untouched for
+//! `outbound`, which decides alike.
 
 use wire::tcp::Flags;
 
@@ -266,7 +269,7 @@ impl PacketPath {
     }
 
     #[inline(always)]
-    fn usual(
+    fn usual_flow(
         &self,
         now: Instant,
         header: &[u8; HEADERS],
@@ -285,10 +288,7 @@ impl PacketPath {
         let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
         let (source, destination) = (be32::<12>(header), be32::<16>(header));
         let key = InternalKey { realm: scratch.realm[i], protocol, address: source, port: be16::<20>(header) };
-        let subscriber = scratch.subscriber[i];
-        // The source was checked when the subscriber was created.
         if self.ledger.view().may_have_static_mapping(source)
-            || !self.ledger.state.subscribers.is(subscriber, key.realm, source)
             || !destination_is_valid(destination)
             || self.ledger.local.lookup(destination).is_some()
             // A gateway reads it from its first packet.
@@ -309,14 +309,23 @@ impl PacketPath {
         {
             return None;
         }
+        Some((key, hop))
+    }
+
+    /// The source was checked when the subscriber was created.
+    #[inline(always)]
+    fn is_usual_subscriber(&self, key: &InternalKey, scratch: &Scratch, i: usize) -> bool {
+        let subscriber = scratch.subscriber[i];
+        if !self.ledger.state.subscribers.is(subscriber, key.realm, key.address) {
+            return false;
+        }
         let record = self.ledger.state.subscribers.get(subscriber);
         // Rules may use several pools. Only the pool the subscriber is settled in is usual.
-        let own = || self.ledger.shared.pool_for(key.realm, source.into());
+        let own = || self.ledger.shared.pool_for(key.realm, key.address.into());
         let is_ruled_away = !self.ledger.shared.rules.is_empty()
             && scratch.ruling[i].action.pool().or_else(own) != Some(PoolId(record.pool));
         // A penalty may have begun with an earlier packet, or have ended.
-        (!record.is_offender() && !is_ruled_away && self.is_wanted_still(subscriber, &scratch.wanted[i]))
-            .then_some((key, hop))
+        !record.is_offender() && !is_ruled_away && self.is_wanted_still(subscriber, &scratch.wanted[i])
     }
 
     /// As [`PacketPath::steady_out`].
@@ -328,25 +337,18 @@ impl PacketPath {
         scratch: &Scratch,
         i: usize,
     ) -> Option<Egress> {
-        let aim = scratch.port[i]?;
-        let (key, hop) = self.usual(now, header, scratch, i)?;
+        let Some(aim) = scratch.port[i] else { return self.open_for_newcomer(now, header, scratch, i) };
+        let (key, hop) = self.usual_flow(now, header, scratch, i)?;
+        if !self.is_usual_subscriber(&key, scratch, i) {
+            return None;
+        }
         let (wanted, subscriber) = (scratch.wanted[i], scratch.subscriber[i]);
         if wanted.range.is_none() || self.ledger.shared.settings().events.block_mappings {
             self.ledger.admit_record().ok()?;
         }
         let class = self.view().class_now(subscriber);
         self.view().admit_known(now, subscriber, class, key.protocol).ok()?;
-        let (destination, remote_port) = (be32::<16>(header), be16::<22>(header));
-        let first = self.ledger.policy.lifetimes.first(key.protocol, remote_port, Side::Inside);
-        let session = NewSession {
-            remote_address: destination,
-            remote_port,
-            state: first.state,
-            opened_from: Side::Inside,
-            hairpin: false,
-            has_own_timer: first.has_own_timer,
-            expires: now + first.lifetime,
-        };
+        let session = self.session_of(now, &key, header);
         let new = |external| NewMapping {
             key,
             hash: scratch.place[i],
@@ -365,6 +367,60 @@ impl PacketPath {
                 self.commit_anywhere(now, new(paired), &session)?
             }
         };
+        Some(self.leave_first(header, scratch, i, (&key, &hop), index))
+    }
+
+    /// A source without a record, usually a new subscriber. Also for what has no aim for other
+    /// reasons.
+    #[inline(never)]
+    fn open_for_newcomer(
+        &mut self,
+        now: Instant,
+        header: &mut [u8; HEADERS],
+        scratch: &Scratch,
+        i: usize,
+    ) -> Option<Egress> {
+        let kind = scratch.kind[i];
+        if scratch.subscriber[i] != 0 || !(kind.is_tcp() || kind.is_steady()) {
+            return None;
+        }
+        let (key, hop) = self.usual_flow(now, header, scratch, i)?;
+        // An earlier packet of the burst may have entered it.
+        if self.ledger.state.subscribers.find_hashed(scratch.subscriber_hash[i], key.realm, key.address).is_some() {
+            return None;
+        }
+        self.ledger.admit_record().ok()?;
+        let (view, random) = self.ledger.deciding();
+        let new = view.usual_newcomer(&key, scratch.place[i], random)?;
+        let session = self.session_of(now, &key, header);
+        let index = self.ledger.commit_mapping(now, &new, &session).ok()?;
+        Some(self.leave_first(header, scratch, i, (&key, &hop), index))
+    }
+
+    #[inline(always)]
+    fn session_of(&self, now: Instant, key: &InternalKey, header: &[u8; HEADERS]) -> NewSession {
+        let (destination, remote_port) = (be32::<16>(header), be16::<22>(header));
+        let first = self.ledger.policy.lifetimes.first(key.protocol, remote_port, Side::Inside);
+        NewSession {
+            remote_address: destination,
+            remote_port,
+            state: first.state,
+            opened_from: Side::Inside,
+            hairpin: false,
+            has_own_timer: first.has_own_timer,
+            expires: now + first.lifetime,
+        }
+    }
+
+    #[inline(always)]
+    fn leave_first(
+        &mut self,
+        header: &mut [u8; HEADERS],
+        scratch: &Scratch,
+        i: usize,
+        (key, hop): (&InternalKey, &NextHop),
+        index: u32,
+    ) -> Egress {
         let mapping = self.ledger.state.mappings.get_mut(index);
         let is_tcp = key.protocol == Protocol::Tcp;
         if is_tcp {
@@ -379,8 +435,8 @@ impl PacketPath {
         }
         let (external_address, port) = (mapping.external_address, mapping.external_port());
         self.ledger.shared.rules.count(self.ledger.worker, scratch.ruling[i]);
-        let identification = self.plain_identification(header, external_address, destination);
+        let identification = self.plain_identification(header, external_address, be32::<16>(header));
         rewrite_headers(header, is_tcp, End::Source, external_address, port, identification);
-        Some(hop.egress())
+        hop.egress()
     }
 }

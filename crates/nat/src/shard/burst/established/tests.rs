@@ -552,11 +552,11 @@ fn usual_packets_take_the_short_way() {
         bursts.push(vec![usual(true, true, 0x10), usual(true, false, 0)]);
         bursts.push(vec![usual(false, true, 0x10), usual(false, false, 0)]);
     }
-    // All but the four that open and establish.
-    assert_eq!(compare(&settings(), &bursts), 40 + 1);
+    // All but two of the four that open and establish.
+    assert_eq!(compare(&settings(), &bursts), 40 + 2);
     let next = |tcp, flags| Spec { flow: 3, ..usual(true, tcp, flags) };
     bursts.push(vec![next(true, 0x02), next(false, 0), usual(true, true, 0x10)]);
-    assert_eq!(compare(&settings(), &bursts), 40 + 1 + 3);
+    assert_eq!(compare(&settings(), &bursts), 40 + 2 + 3);
     // Both protocols have the same active block by then.
     let blocks = Blocks { size: BlockSize::MIN, per_subscriber_max: 1, idle: Duration::from_secs(60) };
     assert_eq!(compare(&with(Allocation::Blocks(blocks)), &bursts), 40 + 1 + 3);

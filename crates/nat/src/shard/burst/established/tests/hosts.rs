@@ -208,6 +208,6 @@ fn usual_packets_of_hosts_take_the_short_way() {
             bursts.push(vec![usual(true, true, 0x10), usual(true, false, 0)]);
             bursts.push(vec![usual(false, true, 0x10), usual(false, false, 0)]);
         }
-        assert_eq!(compare_hosts(&with_hosts(), &bursts), 40 + 1, "of flow {flow}");
+        assert_eq!(compare_hosts(&with_hosts(), &bursts), 40 + 2, "of flow {flow}");
     }
 }
