@@ -60,14 +60,13 @@ impl State {
     #[inline]
     pub(crate) fn hash_of(&self, key: &InternalKey) -> u64 {
         self.hash
-            .hash(u64::from(key.address) << 16 | u64::from(key.port), u64::from(key.realm.0) << 8 | key.protocol as u64)
+            .hash(u64::from(key.port) << 32 | u64::from(key.address), u64::from(key.realm.0) << 8 | key.protocol as u64)
     }
 
     /// As [`State::hash_of`], from [`InternalKey::word`].
     #[inline(always)]
     pub(crate) fn hash_of_word(&self, word: u64) -> u64 {
-        let address_and_port = (word as u32 as u64) << 16 | word >> 32 & 0xffff;
-        self.hash.hash(address_and_port, InternalKey::realm_and_protocol(word))
+        self.hash.hash(InternalKey::port_and_address(word), InternalKey::realm_and_protocol(word))
     }
 
     /// Finds expired mappings, too.

@@ -132,7 +132,12 @@ impl InternalKey {
     /// The protocol is the last eight bits.
     #[inline(always)]
     pub(crate) const fn realm_and_protocol(word: u64) -> u64 {
-        (word >> 48 & 0xff) << 8 | word >> 56 & PROTOCOL as u64
+        (((word >> 48) as u16).swap_bytes() & (0xff00 | PROTOCOL as u16)) as u64
+    }
+
+    #[inline(always)]
+    pub(crate) const fn port_and_address(word: u64) -> u64 {
+        word & 0xffff_ffff_ffff
     }
 }
 
