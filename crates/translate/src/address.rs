@@ -7,6 +7,47 @@ use wire::ipv6;
 use crate::prefix::Prefix;
 use crate::reason::Reason;
 
+/// An IPv6 address as two words of a header in memory, which are compared, hashed and written
+/// without turning their bytes around.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Halves(pub [u64; 2]);
+
+impl Halves {
+    /// Those of an address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(address: u128) -> Halves {
+        Halves([((address >> 64) as u64).to_be(), (address as u64).to_be()])
+    }
+
+    /// The address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn address(self) -> u128 {
+        (u64::from_be(self.0[0]) as u128) << 64 | u64::from_be(self.0[1]) as u128
+    }
+
+    /// The source in an IPv6 header.
+    #[inline(always)]
+    #[must_use]
+    pub fn source(header: &[u8; ipv6::HEADER_LENGTH]) -> Halves {
+        Halves([word(header, ipv6::SOURCE_OFFSET), word(header, ipv6::SOURCE_OFFSET + 8)])
+    }
+
+    /// The destination in an IPv6 header.
+    #[inline(always)]
+    #[must_use]
+    pub fn destination(header: &[u8; ipv6::HEADER_LENGTH]) -> Halves {
+        Halves([word(header, ipv6::DESTINATION_OFFSET), word(header, ipv6::DESTINATION_OFFSET + 8)])
+    }
+}
+
+/// Eight bytes as they are in memory.
+#[inline(always)]
+pub(crate) fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
+}
+
 /// Checks the source of an IPv6 packet (RFC 7915 §5.1, RFC 6146 §3.5).
 ///
 /// # Errors

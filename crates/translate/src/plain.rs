@@ -8,14 +8,16 @@
 
 use core::hint::select_unpredictable;
 
-use wire::checksum::WideDelta;
 use wire::checksum::end_around;
+use wire::checksum::end_around_sum;
 use wire::ipv4;
 use wire::ipv6;
 use wire::tcp;
 use wire::udp;
 
 use crate::DONT_FRAGMENT_ABOVE;
+use crate::address::Halves;
+use crate::address::word;
 
 /// An IPv6 header and 20 bytes behind it, or an IPv4 header and as much, with room in front.
 pub const PLAIN: usize = ipv6::HEADER_LENGTH + TRANSPORT;
@@ -27,12 +29,6 @@ const GROWTH: usize = ipv6::HEADER_LENGTH - IPV4;
 /// Of the first eight bytes of an IPv4 header: version and length of the header, length of the
 /// packet, fragment offset and More Fragments.
 const FIXED: u64 = 0xff00_ffff_0000_3fff;
-
-/// Eight bytes as they are in memory.
-#[inline(always)]
-fn word(bytes: &[u8; PLAIN], at: usize) -> u64 {
-    bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
-}
 
 #[inline(always)]
 fn put_word(bytes: &mut [u8; PLAIN], at: usize, word: u64) {
@@ -61,30 +57,46 @@ fn is_plain_transport(bytes: &[u8; PLAIN], protocol: u8, length: usize) -> bool 
         && udp_checksum != 0
 }
 
+/// Of a packet for which [`plain_headers6`] has an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlainHeaders {
+    /// As IPv4.
+    pub length: usize,
+    /// Not UDP.
+    pub is_tcp: bool,
+    /// It may not go another hop.
+    pub is_at_last_hop: bool,
+}
+
 /// True if an IPv6 packet, of which padding may follow, can take the short way. It begins with
 /// `bytes`, and `room` bytes are there from its start on.
 #[inline(always)]
 #[must_use]
 pub fn is_plain6(bytes: &[u8; PLAIN], room: usize) -> bool {
     let (length, protocol) = (usize::from(be16(bytes, ipv6::PAYLOAD_LENGTH_OFFSET)), bytes[ipv6::NEXT_HEADER_OFFSET]);
-    has_plain_headers6(bytes, room) && is_plain_transport(bytes, protocol, length)
+    plain_headers6(bytes, room).is_some() && is_plain_transport(bytes, protocol, length)
 }
 
-/// [`is_plain6`] of a packet whose TCP or UDP header is known to have a right length.
+/// `None` unless [`is_plain6`], of a packet whose TCP or UDP header is known to have a right
+/// length.
 #[inline(always)]
 #[must_use]
-pub fn has_plain_headers6(bytes: &[u8; PLAIN], room: usize) -> bool {
+pub fn plain_headers6(bytes: &[u8; PLAIN], room: usize) -> Option<PlainHeaders> {
     let first = u64::from_be(word(bytes, 0));
     let length = usize::from((first >> 16) as u16);
     let protocol = (first >> 8) as u8;
-    let has_checksum =
-        (protocol == ipv4::PROTOCOL_TCP) | (be16(bytes, ipv6::HEADER_LENGTH + udp::CHECKSUM_OFFSET) != 0);
-    first >> 60 == 6
+    let is_tcp = protocol == ipv4::PROTOCOL_TCP;
+    let has_checksum = is_tcp | (be16(bytes, ipv6::HEADER_LENGTH + udp::CHECKSUM_OFFSET) != 0);
+    let is_plain = first >> 60 == 6
         && ipv6::HEADER_LENGTH + length <= room
         && IPV4 + length <= usize::from(u16::MAX)
         && length >= TRANSPORT
         && ipv4::is_tcp_or_udp(protocol)
-        && has_checksum
+        && has_checksum;
+    if !is_plain {
+        return None;
+    }
+    Some(PlainHeaders { length: IPV4 + length, is_tcp, is_at_last_hop: first as u8 <= 1 })
 }
 
 /// True if an IPv4 packet of `length` bytes can take the short way. The packet begins 20 bytes
@@ -107,26 +119,39 @@ pub fn is_steady4(bytes: &[u8; PLAIN], length: usize) -> bool {
     (length >= IPV4 + TRANSPORT) & (is_tcp | has_checksum)
 }
 
-/// Gives the transport header a new port, if there is one, at this offset.
+/// Gives the transport header a new port, if there is one, at this offset. Returns what that adds
+/// to the sum of changes.
 #[inline(always)]
-fn replace_port(bytes: &mut [u8; PLAIN], offset: usize, port: Option<u16>, change: WideDelta) -> WideDelta {
-    let Some(port) = port else { return change };
+fn replace_port(bytes: &mut [u8; PLAIN], offset: usize, port: Option<u16>) -> u64 {
+    let Some(port) = port else { return 0 };
     let at = ipv6::HEADER_LENGTH + offset;
     let (old, new) = ([bytes[at], bytes[at + 1]], port.to_be_bytes());
     [bytes[at], bytes[at + 1]] = new;
-    change.and(WideDelta::of_u16(old, new))
+    u64::from(!u16::from_ne_bytes(old)) + u64::from(u16::from_ne_bytes(new))
 }
 
-/// The transport checksum follows the addresses and the port (RFC 1624).
+/// The transport checksum follows the addresses and the port (RFC 1624). `change` is the sum of
+/// them, less the old addresses.
 #[inline(always)]
-fn settle(bytes: &mut [u8; PLAIN], is_tcp: bool, change: WideDelta) {
+fn settle(bytes: &mut [u8; PLAIN], is_tcp: bool, change: u64, ports: u64) {
     let at = ipv6::HEADER_LENGTH + select_unpredictable(is_tcp, tcp::CHECKSUM_OFFSET, udp::CHECKSUM_OFFSET);
-    let mut checksum = change.apply(u16::from_ne_bytes([bytes[at], bytes[at + 1]]));
-    if checksum == 0 && !is_tcp {
-        // Zero would mean none (RFC 768).
-        checksum = 0xffff;
-    }
+    let old = u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+    let checksum = !end_around(end_around_sum([change, ports + u64::from(!old)]));
     [bytes[at], bytes[at + 1]] = checksum.to_ne_bytes();
+    // Unlike a branch on the protocol, this one is predictable.
+    if checksum == 0 {
+        avoid_zero(bytes, is_tcp);
+    }
+}
+
+/// Zero would mean none (RFC 768).
+#[cold]
+#[inline(never)]
+fn avoid_zero(bytes: &mut [u8; PLAIN], is_tcp: bool) {
+    if !is_tcp {
+        let at = ipv6::HEADER_LENGTH + udp::CHECKSUM_OFFSET;
+        [bytes[at], bytes[at + 1]] = [0xff; 2];
+    }
 }
 
 /// What a NAT changes besides addresses, and counts one hop for.
@@ -154,9 +179,9 @@ pub fn plain_to_ipv4(bytes: &mut [u8; PLAIN], source: u32, destination: u32, fur
     let protocol = (first >> 8) as u8;
     let new = u64::from(source) << 32 | u64::from(destination);
     let old = [word(bytes, 8), word(bytes, 16), word(bytes, 24), word(bytes, 32)];
-    let change = WideDelta::of_words(old, [new.to_be()]);
-    let change = replace_port(bytes, udp::SOURCE_PORT_OFFSET, further.map(|further| further.port), change);
-    settle(bytes, protocol == ipv4::PROTOCOL_TCP, change);
+    let change = end_around_sum([!end_around_sum(old), new.to_be()]);
+    let ports = replace_port(bytes, udp::SOURCE_PORT_OFFSET, further.map(|further| further.port));
+    settle(bytes, protocol == ipv4::PROTOCOL_TCP, change, ports);
     let length = (first >> 16 & 0xffff) + IPV4 as u64;
     let traffic_class = first >> 52 & 0xff;
     let may_be_fragmented = length <= DONT_FRAGMENT_ABOVE as u64;
@@ -174,18 +199,21 @@ pub fn plain_to_ipv4(bytes: &mut [u8; PLAIN], source: u32, destination: u32, fur
 }
 
 /// Makes an IPv4 packet for which [`is_plain4`] is true an IPv6 packet, which begins where `bytes`
-/// do. With a new destination port one hop is counted.
+/// do. With a new destination port one hop is counted, of at least one.
 #[inline(always)]
-pub fn plain_to_ipv6(bytes: &mut [u8; PLAIN], source: u128, destination: u128, port: Option<u16>) {
+pub fn plain_to_ipv6(bytes: &mut [u8; PLAIN], Halves(source): Halves, Halves(destination): Halves, port: Option<u16>) {
     let first = u64::from_be(word(bytes, GROWTH));
-    let [hop_limit, protocol] = [bytes[GROWTH + 8], bytes[GROWTH + 9]];
+    // They change places.
+    let hops_and_protocol = u16::from_le_bytes([bytes[GROWTH + 8], bytes[GROWTH + 9]]);
+    let is_tcp = bytes[GROWTH + 9] == ipv4::PROTOCOL_TCP;
     let old = word(bytes, GROWTH + 12);
-    let new = [(source >> 64) as u64, source as u64, (destination >> 64) as u64, destination as u64].map(u64::to_be);
-    let change = replace_port(bytes, udp::DESTINATION_PORT_OFFSET, port, WideDelta::of_words([old], new));
-    settle(bytes, protocol == ipv4::PROTOCOL_TCP, change);
-    let hop_limit = hop_limit.wrapping_sub(u8::from(port.is_some()));
+    let new = [source[0], source[1], destination[0], destination[1]];
+    let change = end_around_sum([!old, end_around_sum(new)]);
+    let ports = replace_port(bytes, udp::DESTINATION_PORT_OFFSET, port);
+    settle(bytes, is_tcp, change, ports);
+    let hops_and_protocol = hops_and_protocol.wrapping_sub(u16::from(port.is_some()));
     let length = u64::from((first >> 32) as u16).wrapping_sub(IPV4 as u64) & 0xffff;
-    let head = 6 << 60 | (first >> 48 & 0xff) << 52 | length << 16 | u64::from(protocol) << 8 | u64::from(hop_limit);
+    let head = 6 << 60 | (first >> 48 & 0xff) << 52 | length << 16 | u64::from(hops_and_protocol);
     put_word(bytes, 0, head.to_be());
     for (to, word) in bytes[8..ipv6::HEADER_LENGTH].as_chunks_mut::<8>().0.iter_mut().zip(new) {
         *to = word.to_ne_bytes();

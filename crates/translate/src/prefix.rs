@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use crate::address::Halves;
 use crate::reason::Reason;
 
 /// Bits 64 to 71, the "u" octet, which must be zero (RFC 6052 §2.2).
@@ -10,9 +11,9 @@ const U_OCTET: u128 = 0xff << 56;
 /// A translation prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Prefix {
-    bits: u128,
+    bits: Halves,
     /// As many leading ones as the length.
-    mask: u128,
+    mask: Halves,
     length: u8,
 }
 
@@ -44,7 +45,11 @@ impl core::error::Error for PrefixFault {}
 
 impl Prefix {
     /// 64:ff9b::/96 (RFC 6052 §2.1).
-    pub const WELL_KNOWN: Prefix = Prefix { bits: 0x0064_ff9b << 96, mask: u128::MAX << 32, length: 96 };
+    pub const WELL_KNOWN: Prefix = Prefix::unchecked(0x0064_ff9b << 96, 96);
+
+    const fn unchecked(bits: u128, length: u8) -> Prefix {
+        Prefix { bits: Halves::of(bits), mask: Halves::of(u128::MAX << (128 - length as u32)), length }
+    }
 
     /// A prefix with this address and length.
     ///
@@ -64,13 +69,13 @@ impl Prefix {
         if is_mapped || address == 0 || wire::ipv6::is_multicast(address) || wire::ipv6::is_link_local(address) {
             return Err(PrefixFault::NotUnicast);
         }
-        Ok(Prefix { bits: address, mask: u128::MAX << (128 - length as u32), length })
+        Ok(Prefix::unchecked(address, length))
     }
 
     /// The address with zeros behind the length.
     #[must_use]
     pub const fn address(self) -> u128 {
-        self.bits
+        self.bits.address()
     }
 
     /// Length in bits.
@@ -82,28 +87,48 @@ impl Prefix {
     /// True for 64:ff9b::/96, which must not contain private addresses.
     #[must_use]
     pub const fn is_well_known(self) -> bool {
-        self.bits == Prefix::WELL_KNOWN.bits && self.length == 96
+        self.address() == Prefix::WELL_KNOWN.address() && self.length == 96
     }
 
     /// True if an address has this prefix.
     #[inline(always)]
     #[must_use]
     pub const fn contains(&self, address: u128) -> bool {
-        (address ^ self.bits) & self.mask == 0
+        self.contains_halves(Halves::of(address))
+    }
+
+    /// [`Prefix::contains`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn contains_halves(&self, Halves([high, low]): Halves) -> bool {
+        let (Halves(bits), Halves(mask)) = (self.bits, self.mask);
+        (high ^ bits[0]) & mask[0] | (low ^ bits[1]) & mask[1] == 0
     }
 
     /// The address with this IPv4 address inside; bits behind it are zero.
     #[inline]
     #[must_use]
     pub const fn embed(&self, address: u32) -> u128 {
-        let address = address as u128;
+        let (bits, address) = (self.address(), address as u128);
         if self.length == 96 {
-            return self.bits | address;
+            return bits | address;
         }
         // Bits up to the "u" octet, and bits from bit 72 on.
         let above = 64 - self.length as u32;
         let below = 32 - above;
-        self.bits | (address >> below) << 64 | (address & ((1 << below) - 1)) << (24 + above)
+        bits | (address >> below) << 64 | (address & ((1 << below) - 1)) << (24 + above)
+    }
+
+    /// [`Prefix::embed`] of an address as a header has it.
+    #[inline(always)]
+    #[must_use]
+    pub fn embed_octets(&self, octets: [u8; 4]) -> Halves {
+        if self.length == 96 {
+            let [a, b, c, d] = octets;
+            let Halves([high, low]) = self.bits;
+            return Halves([high, low | u64::from_ne_bytes([0, 0, 0, 0, a, b, c, d])]);
+        }
+        Halves::of(self.embed(u32::from_be_bytes(octets)))
     }
 
     /// The IPv4 address inside an address of this prefix. Bits behind it are ignored.
@@ -121,20 +146,28 @@ impl Prefix {
     }
 
     /// [`Prefix::destination`] of an address that has this prefix; `None` for its errors. Takes one
-    /// look into a table for nearly all addresses.
+    /// look into a table for nearly all addresses behind a prefix of 96 bits.
     #[inline(always)]
     #[must_use]
-    pub fn destination_within(&self, address: u128) -> Option<u32> {
-        let inside = self.extract(address);
-        if address & U_OCTET == 0 && crate::address::is_ordinary(inside) {
-            return Some(inside);
+    pub fn destination_within(&self, address: Halves) -> Option<u32> {
+        let low = u64::from_be(address.0[1]);
+        let inside = if self.length == 96 { low as u32 } else { self.extract_further(address) };
+        // With a prefix of 96 bits it is part of that, and zero.
+        let has_octet = low & U_OCTET as u64 != 0;
+        if (has_octet || !crate::address::is_ordinary(inside)) && self.is_refused(address) {
+            return None;
         }
-        self.special_destination(address)
+        Some(inside)
     }
 
     #[inline(never)]
-    fn special_destination(self, address: u128) -> Option<u32> {
-        self.destination(address).ok()
+    const fn extract_further(&self, address: Halves) -> u32 {
+        self.extract(address.address())
+    }
+
+    #[inline(never)]
+    fn is_refused(&self, address: Halves) -> bool {
+        self.destination(address.address()).is_err()
     }
 
     /// The IPv4 address that a packet to `address` goes to.

@@ -35,7 +35,8 @@ pub const fn end_around(sum: u64) -> u16 {
 /// The ones-complement sum of 64-bit words. It differs from that of their 16-bit words by a
 /// multiple of 65535, and is 0 only if all words are (RFC 1071 §2 (C)).
 #[inline(always)]
-const fn end_around_sum<const N: usize>(words: [u64; N]) -> u64 {
+#[must_use]
+pub const fn end_around_sum<const N: usize>(words: [u64; N]) -> u64 {
     let (mut sum, mut i) = (0_u64, 0);
     while i < N {
         let (next, carry) = sum.overflowing_add(words[i]);

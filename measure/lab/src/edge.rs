@@ -21,6 +21,7 @@ use packet_io::Io;
 use packet_io::PortIndex;
 use packet_io::PortStatistics;
 use serde::Serialize;
+use translate::Halves;
 use translate::Limits;
 use translate::PLAIN;
 use translate::Prefix;
@@ -287,7 +288,8 @@ fn plain_to_ipv6(bytes: &mut [u8], packet: usize) -> Option<usize> {
     }
     let [source, destination] =
         [ipv4::SOURCE_OFFSET, ipv4::DESTINATION_OFFSET].map(|offset| field::u32_at(&chunk[GROWTH..], offset));
-    translate::plain_to_ipv6(chunk, address6(source), address6(destination), None);
+    let [source, destination] = [source, destination].map(|address| Halves::of(address6(address)));
+    translate::plain_to_ipv6(chunk, source, destination, None);
     Some(start)
 }
 

@@ -177,6 +177,11 @@ impl<'a> Packet<'a> {
     }
 
     #[inline(always)]
+    pub(crate) fn frame_and_outcome_mut(&mut self) -> (&mut [u8], &mut Outcome) {
+        (self.frame, &mut self.outcome)
+    }
+
+    #[inline(always)]
     pub(crate) fn set_start(&mut self, start: usize) {
         debug_assert!(start <= self.frame.len(), "inside the frame");
         self.start = start as u16;

@@ -420,7 +420,7 @@ impl PacketPath {
             counters.translated[Protocol::Tcp.index()] += tally.packets[tcp];
         }
         if HOSTS {
-            self.depart(burst, &mut scratch.hosts, sink);
+            self.depart(burst, scratch, sink);
             self.ledger.state.subscribers.hosts.settle(now);
         }
         self.ledger.counters.fragments_held = u64::from(self.fragments.held() + self.edge.held());

@@ -6,6 +6,8 @@
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 
+use translate::Halves;
+
 use crate::headers::packet::NextHopId;
 use crate::policy::stand_in::StandIns;
 use crate::settings;
@@ -55,6 +57,7 @@ pub(crate) struct Nat64Prefix {
 #[derive(Clone, Debug)]
 pub(crate) struct SoftwireEnd {
     pub(crate) aftr: u128,
+    pub(crate) aftr_halves: Halves,
     pub(crate) realm: RealmId,
     pub(crate) inner: Vec<Prefix>,
     /// Smallest MTU of the links of its realm; 0 without one.
@@ -73,7 +76,13 @@ impl SoftwireEnd {
     /// True if softwires may come from this address. A binary search over the subscribers.
     #[inline(always)]
     pub(crate) fn serves(&self, b4: u128) -> bool {
-        self.subscribers.is_empty() || self.is_subscriber(b4)
+        self.serves_halves(Halves::of(b4))
+    }
+
+    /// [`SoftwireEnd::serves`].
+    #[inline(always)]
+    pub(crate) fn serves_halves(&self, b4: Halves) -> bool {
+        self.subscribers.is_empty() || self.is_subscriber(b4.address())
     }
 
     #[inline(never)]
@@ -95,6 +104,7 @@ impl SoftwireEnd {
         }
         SoftwireEnd {
             aftr: settings.aftr.to_bits(),
+            aftr_halves: Halves::of(settings.aftr.to_bits()),
             realm: settings.realm,
             inner: settings.inner.clone(),
             link_mtu: edge.map_or(0, |edge| edge.mtu),
@@ -167,22 +177,22 @@ impl Transition {
     /// What takes packets from this realm to this destination.
     #[inline]
     pub(crate) fn way_of(&self, realm: RealmId, destination: u128) -> Option<Way> {
-        Some(match self.taker_of(realm, destination)? {
+        Some(match self.taker_of(realm, Halves::of(destination))? {
             Taker::Nat64(position, _) => Way::Nat64(position),
             Taker::Softwire(position, _) => Way::Softwire(position),
         })
     }
 
     #[inline(always)]
-    pub(crate) fn taker_of(&self, realm: RealmId, destination: u128) -> Option<Taker<'_>> {
+    pub(crate) fn taker_of(&self, realm: RealmId, destination: Halves) -> Option<Taker<'_>> {
         let prefixes = (0..).zip(&self.nat64);
         let mut ends = (0..).zip(&self.softwires);
         for (position, one) in prefixes {
-            if one.realm == realm && one.prefix.contains(destination) {
+            if one.realm == realm && one.prefix.contains_halves(destination) {
                 return Some(Taker::Nat64(position, one));
             }
         }
-        let (position, end) = ends.find(|(_, end)| end.realm == realm && end.aftr == destination)?;
+        let (position, end) = ends.find(|(_, end)| end.realm == realm && end.aftr_halves == destination)?;
         Some(Taker::Softwire(position, end))
     }
 

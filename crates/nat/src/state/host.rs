@@ -18,6 +18,7 @@
 use mem::Arena;
 use mem::ArenaError;
 use mem::Need;
+use translate::Halves;
 use zerocopy::FromZeros;
 
 use crate::event::HostName;
@@ -59,22 +60,32 @@ const KIND: u8 = IN_USE | SOFTWIRE | SUBSCRIBER;
 const NAMED_SHIFT: u32 = 4;
 const NAMED_LAST: u8 = u8::MAX >> NAMED_SHIFT;
 
+/// In [`Host::rest`].
+const WAY_SHIFT: u32 = 32;
+const FLAGS_SHIFT: u32 = 40;
+const TOUCHED_SHIFT: u32 = 48;
+/// What tells a host from another.
+const KEY: u64 = rest_of(u32::MAX, u8::MAX, KIND, 0);
+
+#[inline(always)]
+const fn rest_of(inner: u32, position: u8, flags: u8, touched_s: u16) -> u64 {
+    inner as u64 | (position as u64) << WAY_SHIFT | (flags as u64) << FLAGS_SHIFT | (touched_s as u64) << TOUCHED_SHIFT
+}
+
 /// A host, or a subscriber of several.
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C, align(32))]
 pub(crate) struct Host {
-    high: u64,
-    low: u64,
-    /// Inner address behind a softwire, else 0; a subscriber's realm.
-    inner: u32,
+    /// [`Halves`].
+    address: [u64; 2],
+    /// One word, so that a key is compared at once. From the lowest bit on: 32 bits inner address
+    /// behind a softwire, else 0, or a subscriber's realm; 8 bits position of the way; 8 bits
+    /// flags; 16 bits second in which a packet last needed it while it had no references.
+    rest: u64,
     /// Its subscriber's number; a subscriber's count of hosts; a free record's successor.
     subscriber: u32,
     /// Mappings, flows, hosts and subscriber records that name it.
     references: u32,
-    way: u8,
-    flags: u8,
-    /// Second in which a packet last needed it while it had no references.
-    touched_s: u16,
 }
 
 const _: () = assert!(size_of::<Host>() == 32, "two hosts are one cache line");
@@ -85,6 +96,35 @@ pub(crate) struct HostKey {
     /// 0 without a softwire.
     pub(crate) inner: u32,
     pub(crate) way: Way,
+}
+
+/// A [`HostKey`] as the host's record has it.
+#[derive(Clone, Copy)]
+pub(crate) struct HostWords {
+    pub(crate) address: Halves,
+    /// [`Host::rest`] with [`KEY`].
+    rest: u64,
+}
+
+impl HostWords {
+    #[inline(always)]
+    pub(crate) const fn new(address: Halves, inner: u32, way: Way) -> HostWords {
+        HostWords { address, rest: rest_of(inner, way.position(), way.flags(), 0) }
+    }
+
+    #[inline(always)]
+    const fn numbers(self) -> u32 {
+        HOSTS_FIRST | ((self.rest >> FLAGS_SHIFT) as u32 & SOFTWIRE as u32) << (28 - SOFTWIRE.trailing_zeros())
+    }
+}
+
+const _: () = assert!(SOFTWIRE_HOSTS_FIRST == HOSTS_FIRST | 1 << 28, "see HostWords::numbers");
+
+impl HostKey {
+    #[inline(always)]
+    pub(crate) const fn words(&self) -> HostWords {
+        HostWords::new(Halves::of(self.address), self.inner, self.way)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,50 +168,63 @@ impl Way {
 impl Host {
     /// For an explanation.
     pub(crate) fn of(key: &HostKey) -> Host {
-        Host {
-            high: (key.address >> 64) as u64,
-            low: key.address as u64,
-            inner: key.inner,
-            way: key.way.position(),
-            flags: key.way.flags(),
-            ..Host::new_zeroed()
-        }
+        Host { address: Halves::of(key.address).0, rest: key.words().rest, ..Host::new_zeroed() }
     }
 
     #[inline(always)]
     pub(crate) const fn address(&self) -> u128 {
-        (self.high as u128) << 64 | self.low as u128
+        self.halves().address()
     }
 
+    #[inline(always)]
+    pub(crate) const fn halves(&self) -> Halves {
+        Halves(self.address)
+    }
+
+    #[inline(always)]
     pub(crate) const fn inner(&self) -> u32 {
-        self.inner
+        self.rest as u32
+    }
+
+    #[inline(always)]
+    const fn flags(&self) -> u8 {
+        (self.rest >> FLAGS_SHIFT) as u8
+    }
+
+    const fn set_flags(&mut self, flags: u8) {
+        self.rest = self.rest & !(0xff << FLAGS_SHIFT) | (flags as u64) << FLAGS_SHIFT;
+    }
+
+    const fn touched_s(&self) -> u16 {
+        (self.rest >> TOUCHED_SHIFT) as u16
+    }
+
+    const fn touch(&mut self, now: Instant) {
+        self.rest = self.rest & !(0xffff << TOUCHED_SHIFT) | (seconds(now) as u64) << TOUCHED_SHIFT;
     }
 
     pub(crate) const fn key(&self) -> HostKey {
-        HostKey { address: self.address(), inner: self.inner, way: self.way() }
+        HostKey { address: self.address(), inner: self.inner(), way: self.way() }
     }
 
     pub(crate) const fn is_subscriber(&self) -> bool {
-        self.flags & SUBSCRIBER != 0
+        self.flags() & SUBSCRIBER != 0
     }
 
     const fn is_in_use(&self) -> bool {
-        self.flags & IN_USE != 0
+        self.flags() & IN_USE != 0
     }
 
     #[inline(always)]
     pub(crate) const fn way(&self) -> Way {
-        if self.flags & SOFTWIRE != 0 { Way::Softwire(self.way) } else { Way::Nat64(self.way) }
+        let position = (self.rest >> WAY_SHIFT) as u8;
+        if self.flags() & SOFTWIRE != 0 { Way::Softwire(position) } else { Way::Nat64(position) }
     }
 
     #[inline(always)]
-    fn is(&self, key: &HostKey) -> bool {
-        let differs = (self.high ^ (key.address >> 64) as u64)
-            | (self.low ^ key.address as u64)
-            | u64::from(self.inner ^ key.inner)
-            | u64::from(self.way ^ key.way.position())
-            | u64::from(self.flags & KIND ^ key.way.flags());
-        differs == 0
+    fn is(&self, words: HostWords) -> bool {
+        let Halves([high, low]) = words.address;
+        (self.address[0] ^ high) | (self.address[1] ^ low) | (self.rest & KEY ^ words.rest) == 0
     }
 }
 
@@ -253,8 +306,14 @@ impl HostStore {
 
     #[inline(always)]
     pub(crate) fn hash_of(&self, key: &HostKey) -> u64 {
-        let rest = u64::from(key.inner) << 16 | u64::from(key.way.position()) << 8 | u64::from(key.way.flags());
-        self.hash.hash((key.address >> 64) as u64 ^ rest.rotate_left(24), key.address as u64)
+        self.hash_of_words(key.words())
+    }
+
+    /// What a host can choose lies over the first bits of its address, which it cannot choose.
+    #[inline(always)]
+    pub(crate) fn hash_of_words(&self, words: HostWords) -> u64 {
+        let Halves([high, low]) = words.address;
+        self.hash.hash(high ^ words.rest.to_le(), low)
     }
 
     #[inline(always)]
@@ -310,19 +369,26 @@ impl HostStore {
         Some(self.records.at(index)).filter(|host| host.is_in_use())
     }
 
+    /// [`HostStore::at_place`] of a host of NAT64, with the position of its prefix.
+    #[inline(always)]
+    pub(crate) fn nat64_at_place(&self, index: u32) -> Option<(&Host, u8)> {
+        let host = self.records.at(index);
+        (host.flags() & (IN_USE | SOFTWIRE) == IN_USE).then_some((host, (host.rest >> WAY_SHIFT) as u8))
+    }
+
     /// The name that the log needs before any record with this number.
     pub(crate) fn unlogged_name(&self, number: u32) -> Option<HostName> {
-        let host = self.get(number).filter(|host| host.flags >> NAMED_SHIFT != self.naming)?;
+        let host = self.get(number).filter(|host| host.flags() >> NAMED_SHIFT != self.naming)?;
         let prefix_length = if host.is_subscriber() { self.prefix_length } else { 128 };
-        let is_softwire = host.flags & SOFTWIRE != 0;
-        Some(HostName { address: host.address(), prefix_length, inner: is_softwire.then_some(host.inner) })
+        let is_softwire = host.flags() & SOFTWIRE != 0;
+        Some(HostName { address: host.address(), prefix_length, inner: is_softwire.then_some(host.inner()) })
     }
 
     pub(crate) fn set_logged(&mut self, number: u32) {
         let naming = self.naming;
         if let Some(index) = self.index_of(number) {
             let host = self.records.at_mut(index);
-            host.flags = host.flags & KIND | naming << NAMED_SHIFT;
+            host.set_flags(host.flags() & KIND | naming << NAMED_SHIFT);
         }
     }
 
@@ -349,31 +415,31 @@ impl HostStore {
 
     #[inline(always)]
     pub(crate) fn find(&self, hash: u64, key: &HostKey) -> Option<u32> {
-        self.table.find(hash, |index| self.records.at(index).is(key)).map(|index| self.number(index))
+        let words = key.words();
+        self.table.find(hash, |index| self.records.at(index).is(words)).map(|index| self.number(index))
     }
 
-    /// As [`HostStore::enter`] for a known host, usually the one from [`HostStore::aim`].
+    /// As [`HostStore::enter`] for the host from [`HostStore::aim`]; `None` if it is another.
     #[inline(always)]
-    pub(crate) fn enter_known(&mut self, now: Instant, (hash, candidate): (u64, u32), key: HostKey) -> Option<u32> {
+    pub(crate) fn enter_expected(&mut self, now: Instant, candidate: u32, words: HostWords) -> Option<u32> {
         let record = self.records.at_mut(candidate);
-        if !record.is(&key) {
-            // By value: a reference would have the key written to memory for each packet.
-            return self.enter_further(now, hash, (key.address >> 64) as u64, key.address as u64, key.inner, key.way);
+        if !record.is(words) {
+            return None;
         }
         if record.references == 0 {
-            record.touched_s = seconds(now);
+            record.touch(now);
         }
-        Some(key.way.numbers() | (self.first + candidate))
+        Some(words.numbers() | (self.first + candidate))
     }
 
+    /// As [`HostStore::enter`] for a known host.
     #[cold]
     #[inline(never)]
-    fn enter_further(&mut self, now: Instant, hash: u64, high: u64, low: u64, inner: u32, way: Way) -> Option<u32> {
-        let key = HostKey { address: u128::from(high) << 64 | u128::from(low), inner, way };
-        let index = self.table.find(hash, |index| self.records.at(index).is(&key))?;
+    pub(crate) fn enter_known(&mut self, now: Instant, hash: u64, words: &HostWords) -> Option<u32> {
+        let index = self.table.find(hash, |index| self.records.at(index).is(*words))?;
         let record = self.records.at_mut(index);
         if record.references == 0 {
-            record.touched_s = seconds(now);
+            record.touch(now);
         }
         Some(self.number(index))
     }
@@ -381,13 +447,14 @@ impl HostStore {
     /// Finds a host, or gives it a number.
     #[inline(always)]
     pub(crate) fn enter(&mut self, now: Instant, hash: u64, key: &HostKey, realm: RealmId) -> Result<u32, Verdict> {
-        let found = self.table.find(hash, |index| self.records.at(index).is(key));
+        let words = key.words();
+        let found = self.table.find(hash, |index| self.records.at(index).is(words));
         let index = match found {
             Some(index) => index,
             None => self.add_host(now, hash, key, realm)?,
         };
         if self.records.at(index).references == 0 {
-            self.records.at_mut(index).touched_s = seconds(now);
+            self.records.at_mut(index).touch(now);
         }
         Ok(self.number(index))
     }
@@ -399,8 +466,9 @@ impl HostStore {
         if self.records.at(index).subscriber >= self.per_subscriber_max {
             return Err(Verdict::HostLimit);
         }
-        let flags = key.way.flags() | UNNAMED;
-        let fresh = Host { subscriber, touched_s: seconds(now), flags, ..Host::of(key) };
+        let mut fresh = Host { subscriber, ..Host::of(key) };
+        fresh.set_flags(key.way.flags() | UNNAMED);
+        fresh.touch(now);
         // First, so that making room does not replace the subscriber.
         self.count_host(index, 1);
         let host = self.insert(now, hash, fresh);
@@ -465,7 +533,7 @@ impl HostStore {
         let hash = self.hash_of_subscriber(prefix, realm);
         let is_it = |index| {
             let record = self.records.at(index);
-            record.is_subscriber() && record.address() == prefix && record.inner == u32::from(realm.0)
+            record.is_subscriber() && record.address() == prefix && record.inner() == u32::from(realm.0)
         };
         self.table.find(hash, is_it).map(|index| self.number(index))
     }
@@ -476,14 +544,10 @@ impl HostStore {
         }
         let prefix = subscriber_prefix(address, self.prefix_length);
         let fresh = Host {
-            high: (prefix >> 64) as u64,
-            low: prefix as u64,
-            inner: u32::from(realm.0),
+            address: Halves::of(prefix).0,
+            rest: rest_of(realm.0.into(), 0, IN_USE | SUBSCRIBER | UNNAMED, seconds(now)),
             subscriber: 0,
             references: 0,
-            way: 0,
-            flags: IN_USE | SUBSCRIBER | UNNAMED,
-            touched_s: seconds(now),
         };
         let index = self.insert(now, self.hash_of_subscriber(prefix, realm), fresh).ok_or(Verdict::HostTableFull)?;
         Ok(self.number(index))
@@ -522,7 +586,7 @@ impl HostStore {
         let place = move |step| if start + step < places.end { start + step } else { start + step - places.end + 1 };
         (0..count).map(place).filter(move |place| {
             let record = self.records.at(*place);
-            record.flags & (IN_USE | UNNAMED) == IN_USE | UNNAMED && is_over(now_s, record)
+            record.flags() & (IN_USE | UNNAMED) == IN_USE | UNNAMED && is_over(now_s, record)
         })
     }
 
@@ -548,7 +612,7 @@ impl HostStore {
     fn end_unnamed(&mut self, now: Instant) {
         while let Some(index) = self.fresh.pop() {
             let record = self.records.at(index);
-            if record.flags & (IN_USE | UNNAMED) == IN_USE | UNNAMED && record.references == 0 {
+            if record.flags() & (IN_USE | UNNAMED) == IN_USE | UNNAMED && record.references == 0 {
                 self.end(now, index);
             }
         }
@@ -559,7 +623,7 @@ impl HostStore {
         let host = self.records.at(host);
         let index = if host.is_subscriber() { None } else { self.index_of(host.subscriber) }?;
         let subscriber = self.records.at(index);
-        (subscriber.references == 1 && subscriber.flags & UNNAMED != 0).then_some(index)
+        (subscriber.references == 1 && subscriber.flags() & UNNAMED != 0).then_some(index)
     }
 
     /// Something without a reference names this host.
@@ -567,7 +631,8 @@ impl HostStore {
         if is_host_number(address)
             && let Some(index) = self.index_of(address)
         {
-            self.records.at_mut(index).flags &= !UNNAMED;
+            let record = self.records.at_mut(index);
+            record.set_flags(record.flags() & !UNNAMED);
         }
     }
 
@@ -579,7 +644,7 @@ impl HostStore {
         {
             let record = self.records.at_mut(index);
             record.references += 1;
-            record.flags &= !UNNAMED;
+            record.set_flags(record.flags() & !UNNAMED);
         }
     }
 
@@ -592,7 +657,7 @@ impl HostStore {
             let record = self.records.at_mut(index);
             debug_assert!(record.references > 0, "each was counted");
             record.references = record.references.saturating_sub(1);
-            record.touched_s = seconds(now);
+            record.touch(now);
         }
     }
 
@@ -616,8 +681,10 @@ impl HostStore {
             let index = self.cursor;
             self.cursor += 1;
             // Long before this naming's number comes again.
-            if self.records.at(index).flags >> NAMED_SHIFT != self.naming {
-                self.records.at_mut(index).flags &= KIND | UNNAMED;
+            let record = self.records.at(index);
+            if record.flags() >> NAMED_SHIFT != self.naming {
+                let flags = record.flags() & (KIND | UNNAMED);
+                self.records.at_mut(index).set_flags(flags);
             }
             let record = self.records.at(index);
             if record.is_in_use() && is_over(now_s, record) {
@@ -633,7 +700,7 @@ impl HostStore {
     fn remove(&mut self, now: Instant, index: u32) {
         let record = *self.records.at(index);
         let hash = if record.is_subscriber() {
-            self.hash_of_subscriber(record.address(), RealmId(record.inner as u16))
+            self.hash_of_subscriber(record.address(), RealmId(record.inner() as u16))
         } else {
             self.hash_of(&record.key())
         };
@@ -643,7 +710,7 @@ impl HostStore {
             && let Some(subscriber) = self.index_of(record.subscriber)
         {
             self.count_host(subscriber, -1);
-            self.records.at_mut(subscriber).touched_s = seconds(now);
+            self.records.at_mut(subscriber).touch(now);
         }
         *self.records.at_mut(index) = Host { subscriber: self.free, ..Host::new_zeroed() };
         self.free = index;
@@ -651,11 +718,11 @@ impl HostStore {
 }
 
 fn is_over(now_s: u16, record: &Host) -> bool {
-    let idle_s = now_s.wrapping_sub(record.touched_s);
-    let linger = if record.flags & UNNAMED == 0 { LINGER } else { UNNAMED_LINGER };
+    let idle_s = now_s.wrapping_sub(record.touched_s());
+    let linger = if record.flags() & UNNAMED == 0 { LINGER } else { UNNAMED_LINGER };
     record.references == 0 && u64::from(idle_s) > linger.as_secs()
 }
 
-fn seconds(now: Instant) -> u16 {
+const fn seconds(now: Instant) -> u16 {
     (now.as_micros() / 1_000_000) as u16
 }

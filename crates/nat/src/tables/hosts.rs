@@ -152,7 +152,10 @@ fn key_of(address: u128) -> HostKey {
 impl ByNumber {
     #[cold]
     #[inline(never)]
-    fn number_of_new(&mut self, now: Instant, hash: u64, key: &HostKey) -> Option<u32> {
+    fn number_of_other(&mut self, now: Instant, hash: u64, key: &HostKey) -> Option<u32> {
+        if let Some(number) = self.hosts.enter_known(now, hash, &key.words()) {
+            return Some(number);
+        }
         let number = self.hosts.enter(now, hash, key, RealmId(0)).ok()?;
         self.hosts.retain(number);
         Some(number)
@@ -185,9 +188,10 @@ impl Mappings for ByNumber {
         let mut in_tables = [NO_LOOK; BURST];
         for (i, (address, port)) in burst.iter().enumerate() {
             let key = key_of(*address);
-            let number = match self.hosts.enter_known(now, looks[i], key) {
+            let (hash, candidate) = looks[i];
+            let number = match self.hosts.enter_expected(now, candidate, key.words()) {
                 Some(number) => number,
-                None => self.number_of_new(now, looks[i].0, &key)?,
+                None => self.number_of_other(now, hash, &key)?,
             };
             numbered[i] = (number, *port);
             in_tables[i] = self.tables.look_ahead(number, *port);

@@ -1,5 +1,6 @@
 //! RFC 6052, and addresses that are refused.
 
+use translate::Halves;
 use translate::Prefix;
 use translate::PrefixFault;
 use translate::Reason;
@@ -109,8 +110,13 @@ fn no_other_destinations_are_refused() {
             {
                 let destination = prefix.destination(prefix.embed(address)).ok();
                 assert_eq!(destination, (!is_refused).then_some(address), "{address:#010x}");
-                assert_eq!(prefix.destination_within(prefix.embed(address)), destination, "{address:#010x}");
-                assert_eq!(prefix.destination_within(prefix.embed(address) | 1 << 56), None, "the u octet");
+                let within = |address| prefix.destination_within(Halves::of(address));
+                assert_eq!(within(prefix.embed(address)), destination, "{address:#010x}");
+                let with_octet = prefix.embed(address) | 1 << 56;
+                // Of a long prefix it is a part.
+                assert_eq!(prefix.contains(with_octet), prefix.length() != 96);
+                assert!(prefix.length() == 96 || within(with_octet).is_none(), "the u octet");
+                assert_eq!(prefix.embed_octets(address.to_be_bytes()), Halves::of(prefix.embed(address)));
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use translate::Further;
+use translate::Halves;
 use translate::Limits;
 use translate::PLAIN;
 use translate::Tuple4;
@@ -105,7 +106,8 @@ proptest! {
             let tuple = Tuple6 { source: new.0, destination: new.1, ports };
             let written = translate::to_ipv6(&mut long, ROOM, &headers, &tuple, None, &limits).unwrap();
             prop_assert_eq!((written.start, written.split), (ROOM - 20, None));
-            plain_to_ipv6(frame[ROOM - 20..].first_chunk_mut().unwrap(), new.0, new.1, port);
+            let (source, destination) = (Halves::of(new.0), Halves::of(new.1));
+            plain_to_ipv6(frame[ROOM - 20..].first_chunk_mut().unwrap(), source, destination, port);
             prop_assert_eq!(&frame[ROOM - 20..], &long[ROOM - 20..]);
         } else {
             let is_usual = transport.len() >= 20 && bits & 0x3fff == 0;

@@ -2,8 +2,10 @@
 
 use core::hint::select_unpredictable;
 use core::net::Ipv4Addr;
+use core::num::NonZero;
 
 use translate::Further;
+use translate::Halves;
 use translate::Headers6;
 use translate::Kind;
 use translate::Limits;
@@ -61,6 +63,7 @@ use crate::snapshot::transition::Taker;
 use crate::snapshot::transition::Transition;
 use crate::state::host::HostKey;
 use crate::state::host::HostStore;
+use crate::state::host::HostWords;
 use crate::state::host::Way;
 use crate::state::host::subscriber_prefix;
 use crate::state::mapping::InternalKey;
@@ -125,26 +128,26 @@ pub(super) struct Plain {
     /// As IPv4.
     pub(super) length: u16,
     position: u8,
-    kind: Steadiness,
 }
 
 /// Sets of packets in a burst, a bit for each.
 #[derive(Clone, Copy, Debug, Default)]
-struct Places {
-    /// The short way.
-    plain: u64,
-    /// Of `plain`, those to translate.
-    nat64: u64,
+pub(super) struct Places {
+    /// The short way, to translate.
+    pub(super) nat64: u64,
+    /// The short way, in softwires.
+    pub(super) softwire: u64,
     /// The long way.
     others: u64,
 }
 
 #[inline(always)]
 pub(super) fn each(mut places: u64) -> impl Iterator<Item = usize> {
+    // Not of zero, for which a baseline CPU has no result.
     core::iter::from_fn(move || {
-        let place = places.trailing_zeros();
-        places &= places.wrapping_sub(1);
-        (place < u64::BITS).then_some(place as usize)
+        let left = NonZero::new(places)?;
+        places &= places - 1;
+        Some(left.trailing_zeros() as usize)
     })
 }
 
@@ -300,6 +303,13 @@ pub(super) fn take_from_softwire(
     if packet.shrink_front(offset) { Ok(()) } else { Err(Verdict::SoftwireMalformed) }
 }
 
+#[inline(always)]
+fn words_in_softwire(packet: &Packet<'_>, position: u8) -> Option<HostWords> {
+    let header = packet.chunk::<{ ipv6::HEADER_LENGTH + HEADERS }>(0)?;
+    let (outer, inner) = (header.first_chunk()?, header.last_chunk::<HEADERS>()?);
+    Some(HostWords::new(Halves::source(outer), get_u32(inner, ip::SOURCE), Way::Softwire(position)))
+}
+
 /// Lacks the host's number. TCP or UDP is where it is behind an option-free IPv4 header.
 #[inline(always)]
 fn internal_of(header: &[u8; HEADERS], is_tcp: bool, realm: RealmId) -> u64 {
@@ -369,8 +379,7 @@ impl PacketPath {
         let mut places = Places::default();
         self.edge.now = now;
         (scratch.hosts.pending, scratch.hosts.pending_in, scratch.hosts.further) = (0, 0, 0);
-        let count = burst.len().min(BURST_MAX);
-        for (i, packet) in burst[..count].iter_mut().enumerate() {
+        for (packet, i) in burst.iter_mut().zip(0..BURST_MAX) {
             packet.verdict = None;
             let facing = self.ledger.shared.facing(packet.meta.ingress);
             if facing.side == Side::Outside
@@ -378,22 +387,19 @@ impl PacketPath {
             {
                 continue;
             }
-            let Some((plain, internal, is_nat64)) = self.look_at_plain(packet, facing.realm) else {
+            if !self.look_at_plain(packet, facing.realm, i % BURST_MAX, scratch, &mut places) {
                 let is_waiting = self.look_at_further(now, i, packet, sink, &mut finished);
                 places.others |= u64::from(is_waiting) << i;
-                continue;
-            };
-            (scratch.hosts.plain[i], scratch.hosts.internal[i]) = (plain, internal);
-            places.plain |= 1 << i;
-            places.nat64 |= u64::from(is_nat64) << i;
+            }
         }
-        for i in each(places.plain) {
+        let plain = places.nat64 | places.softwire;
+        for i in each(plain) {
             self.ledger.state.subscribers.hosts.prefetch(scratch.hosts.plain[i].hash);
         }
-        for i in each(places.plain) {
+        for i in each(plain) {
             scratch.hosts.candidates[i] = self.ledger.state.subscribers.hosts.candidate(scratch.hosts.plain[i].hash);
         }
-        for i in each(places.plain) {
+        for i in each(plain) {
             self.ledger.state.subscribers.hosts.prefetch_record(scratch.hosts.candidates[i]);
         }
         for i in each(places.others) {
@@ -401,19 +407,17 @@ impl PacketPath {
                 self.ledger.state.subscribers.hosts.aim(hash);
             }
         }
-        (scratch.hosts.pending, scratch.hosts.nat64) = (places.plain, places.nat64);
+        (scratch.hosts.pending, scratch.hosts.nat64) = (plain, places.nat64);
         for i in each(places.nat64) {
             let Some(packet) = burst.get_mut(i) else { break };
-            if self.enter_plain(now, packet, i, scratch).is_none() {
-                scratch.hosts.pending &= !(1 << i);
-                finished |= self.enter_newcomer(now, packet, i, sink);
+            if !self.enter_plain(now, packet, i, scratch) {
+                finished |= self.enter_unexpected(now, packet, i, scratch, sink);
             }
         }
-        for i in each(places.plain & !places.nat64) {
+        for i in each(places.softwire) {
             let Some(packet) = burst.get_mut(i) else { break };
-            if self.enter_plain_from_softwire(now, packet, i, scratch).is_none() {
-                scratch.hosts.pending &= !(1 << i);
-                finished |= self.enter_newcomer(now, packet, i, sink);
+            if !self.enter_plain_from_softwire(now, packet, i, scratch) {
+                finished |= self.enter_unexpected(now, packet, i, scratch, sink);
             }
         }
         for i in each(places.others) {
@@ -507,39 +511,45 @@ impl PacketPath {
         }
     }
 
-    /// [`PacketPath::look_at_edge`] for usual packets of this worker's hosts, with
-    /// [`HostPackets::internal`] and whether it is NAT64; `None` for others. A host with a record
-    /// has passed the checks of its address.
+    /// [`PacketPath::look_at_edge`] for usual packets of this worker's hosts, which it notes; false
+    /// for others. A host with a record has passed the checks of its address.
     #[inline(always)]
-    pub(super) fn look_at_plain(&self, packet: &Packet<'_>, realm: RealmId) -> Option<(Plain, u64, bool)> {
-        let header = packet.chunk::<{ translate::PLAIN }>(0)?;
-        let view = Ipv6::new_unchecked(header);
-        let (source, destination) = (view.source(), view.destination());
+    pub(super) fn look_at_plain(
+        &self,
+        packet: &Packet<'_>,
+        realm: RealmId,
+        i: usize,
+        scratch: &mut Scratch,
+        places: &mut Places,
+    ) -> bool {
+        let Some(header) = packet.chunk::<{ translate::PLAIN }>(0) else { return false };
+        let (Some(outer), Some(behind)) = (header.first_chunk(), header.last_chunk::<HEADERS>()) else { return false };
+        let (source, destination) = (Halves::source(outer), Halves::destination(outer));
         let shared = &self.ledger.shared;
         let hosts = &self.ledger.state.subscribers.hosts;
-        if shared.workers() > 1 && shared.worker_of_host(source) != self.ledger.worker {
-            return None;
+        if shared.workers() > 1 && shared.worker_of_host(source.address()) != self.ledger.worker {
+            return false;
         }
-        match shared.transition.taker_of(realm, destination)? {
-            Taker::Nat64(position, nat64) => {
-                if !translate::has_plain_headers6(header, packet.room()) {
-                    return None;
+        // Each way notes by itself: joined, they would ask again which one it was.
+        match shared.transition.taker_of(realm, destination) {
+            None => false,
+            Some(Taker::Nat64(position, nat64)) => {
+                let Some(plain) = translate::plain_headers6(header, packet.room()) else { return false };
+                let (has_lengths, kind) = Steadiness::of_host(behind, plain.is_tcp, plain.length);
+                if !has_lengths || plain.is_at_last_hop {
+                    return false;
                 }
-                let length = ip::HEADER_MIN + usize::from(view.payload_length());
-                let is_tcp = view.next_header() == PROTOCOL_TCP;
-                let behind = header.last_chunk::<HEADERS>()?;
-                let kind = Steadiness::of_host(behind, is_tcp, length, view.hop_limit() > 1);
-                if !kind.is_out() {
-                    return None;
-                }
-                let destination = nat64.prefix.destination_within(destination)?;
-                let way = Way::Nat64(position);
-                let hash = hosts.hash_of(&HostKey { address: source, inner: 0, way });
-                let internal = internal_of(behind, is_tcp, realm);
-                Some((Plain { hash, destination, length: length as u16, position, kind }, internal, true))
+                let Some(destination) = nat64.prefix.destination_within(destination) else { return false };
+                let hash = hosts.hash_of_words(HostWords::new(source, 0, Way::Nat64(position)));
+                scratch.kind[i] = kind;
+                scratch.hosts.plain[i] = Plain { hash, destination, length: plain.length as u16, position };
+                scratch.hosts.internal[i] = internal_of(behind, plain.is_tcp, realm);
+                places.nat64 |= 1 << i;
+                true
             }
-            Taker::Softwire(position, end) => {
-                let inner = packet.chunk::<HEADERS>(ipv6::HEADER_LENGTH)?;
+            Some(Taker::Softwire(position, end)) => {
+                let Some(inner) = packet.chunk::<HEADERS>(ipv6::HEADER_LENGTH) else { return false };
+                let view = Ipv6::new_unchecked(header);
                 let length = usize::from(view.payload_length());
                 let (outer_class, inner_class) = (view.traffic_class(), inner[1]);
                 let is_usual = header[0] >> 4 == 6
@@ -550,34 +560,35 @@ impl PacketPath {
                     // Most outer headers have no other class, and no mark to take over.
                     && (outer_class ^ inner_class) & DSCP == 0
                     && (outer_class & 1 == 0 || class_inside(outer_class, inner_class) == Some(inner_class))
-                    && !self.is_duplicate(realm, destination)
-                    && end.serves(source);
+                    && !self.is_duplicate(realm, end.aftr)
+                    && end.serves_halves(source);
                 if !is_usual {
-                    return None;
+                    return false;
                 }
-                let way = Way::Softwire(position);
-                let hash = hosts.hash_of(&HostKey { address: source, inner: get_u32(inner, ip::SOURCE), way });
+                let words = HostWords::new(source, get_u32(inner, ip::SOURCE), Way::Softwire(position));
+                let hash = hosts.hash_of_words(words);
                 let is_tcp = inner[ip::PROTOCOL] == PROTOCOL_TCP;
-                let is_checked = (inner[ip::TTL] > 1) & has_right_checksum(inner);
-                let kind = Steadiness::of_host(inner, is_tcp, length, is_checked);
+                let (has_lengths, kind) = Steadiness::of_host(inner, is_tcp, length);
+                let is_checked = (inner[ip::TTL] > 1) & has_right_checksum(inner) & has_lengths;
                 let destination = be32::<{ ip::DESTINATION }>(inner);
-                let internal = internal_of(inner, is_tcp, realm);
-                Some((Plain { hash, destination, length: length as u16, position, kind }, internal, false))
+                scratch.kind[i] = select_unpredictable(is_checked, kind, Steadiness::ODD);
+                scratch.hosts.plain[i] = Plain { hash, destination, length: length as u16, position };
+                scratch.hosts.internal[i] = internal_of(inner, is_tcp, realm);
+                places.softwire |= 1 << i;
+                true
             }
         }
     }
 
-    /// `None`, and the packet is unchanged, if its host has no record.
+    /// False, and the packet is unchanged, unless its host has the expected record.
     #[inline(always)]
-    fn enter_plain(&mut self, now: Instant, packet: &mut Packet<'_>, i: usize, scratch: &mut Scratch) -> Option<()> {
-        let Plain { hash, position, .. } = scratch.hosts.plain[i];
-        let header = packet.chunk::<{ ipv6::HEADER_LENGTH }>(0)?;
-        let address = Ipv6::new_unchecked(header).source();
-        let key = HostKey { address, inner: 0, way: Way::Nat64(position) };
-        let number = self.ledger.state.subscribers.hosts.enter_known(now, (hash, scratch.hosts.candidates[i]), key)?;
-        packet.set_start(usize::from(packet.start()) + ipv6::HEADER_LENGTH - ip::HEADER_MIN);
-        self.expect_session(packet, i, number, scratch);
-        Some(())
+    fn enter_plain(&mut self, now: Instant, packet: &mut Packet<'_>, i: usize, scratch: &mut Scratch) -> bool {
+        let Some(header) = packet.chunk(0) else { return false };
+        let words = HostWords::new(Halves::source(header), 0, Way::Nat64(scratch.hosts.plain[i].position));
+        let hosts = &mut self.ledger.state.subscribers.hosts;
+        let Some(number) = hosts.enter_expected(now, scratch.hosts.candidates[i], words) else { return false };
+        self.expect_session(packet, i, (number, ipv6::HEADER_LENGTH - ip::HEADER_MIN), scratch);
+        true
     }
 
     /// As [`PacketPath::enter_plain`].
@@ -588,30 +599,60 @@ impl PacketPath {
         packet: &mut Packet<'_>,
         i: usize,
         scratch: &mut Scratch,
-    ) -> Option<()> {
-        let Plain { hash, position, .. } = scratch.hosts.plain[i];
-        let header = packet.chunk::<{ ipv6::HEADER_LENGTH + HEADERS }>(0)?;
-        let address = Ipv6::new_unchecked(header).source();
-        let inner = header.last_chunk::<HEADERS>()?;
-        let key = HostKey { address, inner: get_u32(inner, ip::SOURCE), way: Way::Softwire(position) };
-        let number = self.ledger.state.subscribers.hosts.enter_known(now, (hash, scratch.hosts.candidates[i]), key)?;
-        packet.set_start(usize::from(packet.start()) + ipv6::HEADER_LENGTH);
-        self.expect_session(packet, i, number, scratch);
-        Some(())
+    ) -> bool {
+        let Some(words) = words_in_softwire(packet, scratch.hosts.plain[i].position) else { return false };
+        let hosts = &mut self.ledger.state.subscribers.hosts;
+        let Some(number) = hosts.enter_expected(now, scratch.hosts.candidates[i], words) else { return false };
+        self.expect_session(packet, i, (number, ipv6::HEADER_LENGTH), scratch);
+        true
     }
 
-    /// The packet begins where its IPv4 header will be. A steady packet's session is probably
-    /// established, so nothing is written yet.
+    /// For a host without a record, or not in its first place. Returns the packet's bit if it is
+    /// finished.
+    #[cold]
+    #[inline(never)]
+    fn enter_unexpected<S: Sink>(
+        &mut self,
+        now: Instant,
+        packet: &mut Packet<'_>,
+        i: usize,
+        scratch: &mut Scratch,
+        sink: &mut S,
+    ) -> u64 {
+        let Plain { hash, position, .. } = scratch.hosts.plain[i];
+        let is_nat64 = scratch.hosts.nat64 >> i & 1 != 0;
+        let words = match is_nat64 {
+            true => packet.chunk(0).map(|header| HostWords::new(Halves::source(header), 0, Way::Nat64(position))),
+            false => words_in_softwire(packet, position),
+        };
+        let number = words.and_then(|words| self.ledger.state.subscribers.hosts.enter_known(now, hash, &words));
+        let cut = if is_nat64 { ipv6::HEADER_LENGTH - ip::HEADER_MIN } else { ipv6::HEADER_LENGTH };
+        if let Some(number) = number {
+            self.expect_session(packet, i, (number, cut), scratch);
+            return 0;
+        }
+        scratch.hosts.pending &= !(1 << i);
+        self.enter_newcomer(now, packet, i, sink)
+    }
+
+    /// The IPv4 header of a packet from this host will be `cut` bytes on. A steady packet's session
+    /// is probably established, so nothing is written yet.
     #[inline(always)]
-    fn expect_session(&mut self, packet: &mut Packet<'_>, i: usize, number: u32, scratch: &mut Scratch) {
-        let kind = scratch.hosts.plain[i].kind;
+    fn expect_session(
+        &mut self,
+        packet: &mut Packet<'_>,
+        i: usize,
+        (number, cut): (u32, usize),
+        scratch: &mut Scratch,
+    ) {
+        packet.set_start(usize::from(packet.start()) + cut);
         let internal = scratch.hosts.internal[i] | u64::from(number);
         scratch.hosts.internal[i] = internal;
-        if !kind.is_steady() || self.is_long_way_only() {
+        if !scratch.kind[i].is_steady() || self.is_long_way_only() {
             write_pending(&mut scratch.hosts, packet, i);
             return;
         }
-        (scratch.kind[i], scratch.place[i]) = (kind, self.ledger.state.hash_of_word(internal));
+        scratch.place[i] = self.ledger.state.hash_of_word(internal);
     }
 
     /// Refreshes the session of a pending packet. `None`, and nothing has changed, if it is
@@ -624,21 +665,22 @@ impl PacketPath {
         i: usize,
         scratch: &mut Scratch,
     ) -> Option<Egress> {
-        let Plain { destination, length, kind, .. } = scratch.hosts.plain[i];
+        let Plain { destination, length, .. } = scratch.hosts.plain[i];
         let outgoing = Outgoing { internal: scratch.hosts.internal[i], destination, length };
-        let (egress, external) = self.refresh_out(clock, header, kind, scratch.record[i], outgoing)?;
+        let (egress, external) = self.refresh_out(clock, header, scratch.kind[i], scratch.record[i], outgoing)?;
         scratch.hosts.ends[i] = external;
         Some(egress)
     }
 
     /// Nothing else has written to the headers of pending packets.
     #[inline(always)]
-    pub(super) fn write_sources(&mut self, hosts: &mut HostPackets, burst: &mut [Packet<'_>]) {
+    pub(super) fn write_sources(&mut self, scratch: &mut Scratch, burst: &mut [Packet<'_>]) {
+        let (kinds, hosts) = (&scratch.kind, &mut scratch.hosts);
         let translated = hosts.pending & hosts.nat64;
         // In its own loop, so that waits for the counters overlap.
         for i in each(translated) {
-            let Plain { destination, length, kind, .. } = hosts.plain[i];
-            let protocol = select_unpredictable(kind.is_tcp(), PROTOCOL_TCP, PROTOCOL_UDP);
+            let Plain { destination, length, .. } = hosts.plain[i];
+            let protocol = select_unpredictable(kinds[i].is_tcp(), PROTOCOL_TCP, PROTOCOL_UDP);
             hosts.identifications[i] = match translate::may_be_fragmented(length) {
                 true => self.identifications.next_inline(hosts.ends[i].0.into(), destination.into(), protocol),
                 false => 0,
@@ -653,11 +695,11 @@ impl PacketPath {
         }
         for i in each(hosts.pending & !hosts.nat64) {
             let Some(packet) = burst.get_mut(i) else { break };
-            let Plain { destination, kind, .. } = hosts.plain[i];
+            let destination = hosts.plain[i].destination;
             let (address, port) = hosts.ends[i];
             let Some(header) = packet.header_mut() else { break };
             let identification = self.plain_identification(header, address, destination);
-            rewrite_headers(header, kind.is_tcp(), End::Source, address, port, identification);
+            rewrite_headers(header, kinds[i].is_tcp(), End::Source, address, port, identification);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use core::net::Ipv4Addr;
 
+use translate::Halves;
 use translate::Kind;
 use translate::Limits;
 use translate::Tuple6;
@@ -31,7 +32,7 @@ use crate::headers::rewrite::Rewrite;
 use crate::headers::rewrite::replace_address;
 use crate::headers::rewrite::rewrite;
 use crate::headers::rewrite::rewrite_headers;
-use crate::shard::edge::HostPackets;
+use crate::shard::burst::established::Scratch;
 use crate::shard::edge::ROOM;
 use crate::shard::edge::Sent;
 use crate::shard::edge::arrive::each;
@@ -48,10 +49,13 @@ use crate::state::reassembly::Part;
 use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::types::RealmId;
+use crate::types::SOFTWIRE_HOSTS_FIRST;
 use crate::verdict::Forwarded;
 use crate::verdict::Verdict;
 
 const HOP_LIMIT: u8 = 64;
+/// What an IPv6 header is longer than one of IPv4.
+const GROWTH: usize = ipv6::HEADER_LENGTH - ip::HEADER_MIN;
 
 pub(super) struct Ready {
     pub(super) start: usize,
@@ -72,41 +76,40 @@ fn datagram_of<T: AsRef<[u8]>>(view: &Ipv4<T>) -> (u128, u32) {
 
 impl PacketPath {
     #[inline(never)]
-    pub(in crate::shard) fn depart<S: Sink>(
-        &mut self,
-        burst: &mut [Packet<'_>],
-        hosts: &mut HostPackets,
-        sink: &mut S,
-    ) {
+    pub(in crate::shard) fn depart<S: Sink>(&mut self, burst: &mut [Packet<'_>], scratch: &mut Scratch, sink: &mut S) {
+        let hosts = &mut scratch.hosts;
+        let mut softwires = 0;
         for i in each(hosts.pending_in) {
-            hosts.departing[i] = self.ledger.state.subscribers.hosts.aim_at_number(hosts.ends[i].0);
+            let number = hosts.ends[i].0;
+            softwires |= u64::from(number >= SOFTWIRE_HOSTS_FIRST) << i;
+            hosts.departing[i] = self.ledger.state.subscribers.hosts.aim_at_number(number);
         }
         for i in each(hosts.further) {
             let number = burst.get(i).and_then(|packet| packet.chunk(ip::DESTINATION));
             self.ledger.state.subscribers.hosts.aim_at_number(number.map_or(0, |number| u32::from_be_bytes(*number)));
         }
-        self.write_sources(hosts, burst);
-        let mut grown = 0;
-        for i in each(hosts.pending_in) {
+        self.write_sources(scratch, burst);
+        let hosts = &mut scratch.hosts;
+        // In loops of their own, which keep their values in registers.
+        for i in each(hosts.pending_in & !softwires) {
             let Some(packet) = burst.get_mut(i) else { break };
-            let Outcome::Transmit { egress, start, length } = packet.outcome else { continue };
-            let place = (usize::from(start), usize::from(length));
-            let (number, port) = hosts.ends[i];
-            let host = self.ledger.state.subscribers.hosts.at_place(hosts.departing[i]);
-            match host.and_then(|host| self.prepare_plain(packet.frame_mut(), place, host, Some(port))) {
-                Some(Ready { start, length, .. }) => {
-                    grown += length - place.1;
-                    packet.set_start(start);
-                    packet.outcome = Outcome::Transmit { egress, start: start as u16, length: length as u16 };
-                }
-                None => {
-                    write_destination(packet, (number, port));
-                    hosts.add_further(i);
-                }
+            if self.translate_plain(packet, hosts.departing[i], hosts.ends[i].1).is_none() {
+                write_destination(packet, hosts.ends[i]);
+                hosts.add_further(i);
             }
         }
+        for i in each(hosts.pending_in & softwires) {
+            let Some(packet) = burst.get_mut(i) else { break };
+            if self.wrap_plain(packet, hosts.departing[i], hosts.ends[i].1).is_none() {
+                write_destination(packet, hosts.ends[i]);
+                hosts.add_further(i);
+            }
+        }
+        let translated = u64::from((hosts.pending_in & !softwires & !hosts.further).count_ones());
+        let wrapped = u64::from((hosts.pending_in & softwires & !hosts.further).count_ones());
+        let grown = translated * (ipv6::HEADER_LENGTH - ip::HEADER_MIN) as u64 + wrapped * ipv6::HEADER_LENGTH as u64;
         // The passes counted them as IPv4.
-        self.ledger.counters.bytes_forwarded[1] += grown as u64;
+        self.ledger.counters.bytes_forwarded[1] += grown;
         for i in each(hosts.further) {
             let Some(packet) = burst.get_mut(i) else { break };
             let Outcome::Transmit { egress, start, length } = packet.outcome else { continue };
@@ -296,7 +299,7 @@ impl PacketPath {
         (start, length): (usize, usize),
         host: &Host,
     ) -> Result<Prepared, Verdict> {
-        if let Some(ready) = self.prepare_plain(frame, (start, length), host, None) {
+        if let Some(ready) = self.prepare_plain(frame, (start, length), host) {
             return Ok(Prepared::Ready(ready));
         }
         let number = get_u32(frame.get(start..start + length).ok_or(Verdict::IpMalformed)?, ip::DESTINATION);
@@ -390,59 +393,98 @@ impl PacketPath {
         self.send_pieces(egress, frame, &ready, sink).map(|()| Sent::Left)
     }
 
+    /// [`PacketPath::prepare_plain`] for a packet to a host of NAT64 as it came from outside: it
+    /// gets its internal port and is counted a hop.
+    #[inline(always)]
+    fn translate_plain(&self, packet: &mut Packet<'_>, place: u32, port: u16) -> Option<()> {
+        let (frame, outcome) = packet.frame_and_outcome_mut();
+        let Outcome::Transmit { start, length, .. } = outcome else { return None };
+        let (host, position) = self.ledger.state.subscribers.hosts.nat64_at_place(place)?;
+        let nat64 = self.ledger.shared.transition.nat64(position)?;
+        let new_start = usize::from(*start).checked_sub(GROWTH)?;
+        let bytes = frame.get_mut(new_start..new_start + translate::PLAIN)?.first_chunk_mut()?;
+        let from = source_in(bytes)?;
+        let fits = usize::from(*length) + GROWTH <= usize::from(nat64.whole_max);
+        if !fits || from == DUMMY.to_be_bytes() || !translate::is_steady4(bytes, usize::from(*length)) {
+            return None;
+        }
+        translate::plain_to_ipv6(bytes, nat64.prefix.embed_octets(from), host.halves(), Some(port));
+        (*start, *length) = (new_start as u16, *length + GROWTH as u16);
+        packet.set_start(new_start);
+        Some(())
+    }
+
+    /// As [`PacketPath::translate_plain`], for one behind a softwire.
+    #[inline(always)]
+    fn wrap_plain(&self, packet: &mut Packet<'_>, place: u32, port: u16) -> Option<()> {
+        let Outcome::Transmit { start, length, .. } = packet.outcome else { return None };
+        let host = self.ledger.state.subscribers.hosts.at_place(place)?;
+        let Way::Softwire(position) = host.way() else { return None };
+        let (start, length) = (usize::from(start), usize::from(length));
+        let ready = self.wrap_usual(packet.frame_mut(), (start, length), (host, position), Some(port))?;
+        packet.set_start(ready.start);
+        if let Outcome::Transmit { start, length, .. } = &mut packet.outcome {
+            (*start, *length) = (ready.start as u16, ready.length as u16);
+        }
+        Some(())
+    }
+
     /// `None`, and the packet is unchanged, unless it is a usual TCP or UDP packet that fits the
-    /// link. The engine has checked its header. `port`: it is as it came from outside, so it gets
-    /// its internal port and is counted a hop.
+    /// link. The engine has checked its header.
     #[inline(always)]
     pub(super) fn prepare_plain(
         &self,
         frame: &mut [u8],
         (start, length): (usize, usize),
         host: &Host,
-        port: Option<u16>,
     ) -> Option<Ready> {
-        let transition = &self.ledger.shared.transition;
         match host.way() {
             Way::Nat64(position) => {
-                let nat64 = transition.nat64(position)?;
-                let new_start = start.checked_sub(ipv6::HEADER_LENGTH - ip::HEADER_MIN)?;
-                let new_length = length + ipv6::HEADER_LENGTH - ip::HEADER_MIN;
+                let nat64 = self.ledger.shared.transition.nat64(position)?;
+                let new_start = start.checked_sub(GROWTH)?;
+                let new_length = length + GROWTH;
                 let bytes = frame.get_mut(new_start..new_start + translate::PLAIN)?.first_chunk_mut()?;
-                let from = get_u32(bytes, ipv6::HEADER_LENGTH - ip::HEADER_MIN + ip::SOURCE);
+                let from = source_in(bytes)?;
                 let fits = new_length <= usize::from(nat64.whole_max);
-                let is_plain = match port {
-                    Some(_) => translate::is_steady4(bytes, length),
-                    None => translate::is_plain4(bytes, length),
-                };
-                if !fits || from == DUMMY || !is_plain {
+                if !fits || from == DUMMY.to_be_bytes() || !translate::is_plain4(bytes, length) {
                     return None;
                 }
-                translate::plain_to_ipv6(bytes, nat64.prefix.embed(from), host.address(), port);
+                translate::plain_to_ipv6(bytes, nat64.prefix.embed_octets(from), host.halves(), None);
                 Some(Ready { start: new_start, length: new_length, split: None })
             }
-            Way::Softwire(position) => {
-                let end = transition.softwire(position)?;
-                let new_start = start.checked_sub(ipv6::HEADER_LENGTH)?;
-                let new_length = length + ipv6::HEADER_LENGTH;
-                let frame = frame.get_mut(new_start..new_start + ipv6::HEADER_LENGTH + HEADERS)?;
-                let (outer, inner) = frame.split_first_chunk_mut()?;
-                let inner = inner.first_chunk_mut::<HEADERS>()?;
-                let mtu = self.edge.path_mtus.of(self.edge.now, (end.realm, host.address()), end.link_mtu);
-                if new_length > usize::from(mtu) || self.is_duplicate(end.realm, end.aftr) {
-                    return None;
-                }
-                match port {
-                    Some(port) => {
-                        let is_tcp = inner[ip::PROTOCOL] == PROTOCOL_TCP;
-                        rewrite_headers(inner, is_tcp, End::Destination, host.inner(), port, None);
-                    }
-                    None if is_plain(inner, length) => replace_address(inner, End::Destination, host.inner()),
-                    None => return None,
-                }
-                write_outer(outer, inner[1], length as u16, (end.aftr, host.address()));
-                Some(Ready { start: new_start, length: new_length, split: None })
-            }
+            Way::Softwire(position) => self.wrap_usual(frame, (start, length), (host, position), None),
         }
+    }
+
+    /// `port`: the packet is as it came from outside.
+    #[inline(always)]
+    fn wrap_usual(
+        &self,
+        frame: &mut [u8],
+        (start, length): (usize, usize),
+        (host, position): (&Host, u8),
+        port: Option<u16>,
+    ) -> Option<Ready> {
+        let end = self.ledger.shared.transition.softwire(position)?;
+        let new_start = start.checked_sub(ipv6::HEADER_LENGTH)?;
+        let new_length = length + ipv6::HEADER_LENGTH;
+        let frame = frame.get_mut(new_start..new_start + ipv6::HEADER_LENGTH + HEADERS)?;
+        let (outer, inner) = frame.split_first_chunk_mut()?;
+        let inner = inner.first_chunk_mut::<HEADERS>()?;
+        let mtu = self.edge.path_mtus.of(self.edge.now, (end.realm, host.address()), end.link_mtu);
+        if new_length > usize::from(mtu) || self.is_duplicate(end.realm, end.aftr) {
+            return None;
+        }
+        match port {
+            Some(port) => {
+                let is_tcp = inner[ip::PROTOCOL] == PROTOCOL_TCP;
+                rewrite_headers(inner, is_tcp, End::Destination, host.inner(), port, None);
+            }
+            None if is_plain(inner, length) => replace_address(inner, End::Destination, host.inner()),
+            None => return None,
+        }
+        write_outer(outer, inner[1], length as u16, (end.aftr_halves, host.halves()));
+        Some(Ready { start: new_start, length: new_length, split: None })
     }
 
     #[inline(always)]
@@ -550,11 +592,17 @@ impl PacketPath {
         let start = start.checked_sub(ipv6::HEADER_LENGTH).ok_or(Verdict::NoBuffer)?;
         let payload_length = u16::try_from(length).map_err(|_| Verdict::TooBig)?;
         let outer = frame.get_mut(start..).and_then(|bytes| bytes.first_chunk_mut()).ok_or(Verdict::NoBuffer)?;
-        write_outer(outer, traffic_class, payload_length, (source, destination));
+        write_outer(outer, traffic_class, payload_length, (Halves::of(source), Halves::of(destination)));
         let length = length + ipv6::HEADER_LENGTH;
         let split = (length > usize::from(mtu)).then(|| (mtu, self.edge.identifications.next(realm, destination)));
         Ok(Ready { start, length, split })
     }
+}
+
+/// Of the IPv4 header that begins where the transport header will be less its own length.
+#[inline(always)]
+fn source_in(bytes: &[u8; translate::PLAIN]) -> Option<[u8; 4]> {
+    bytes[GROWTH + ip::SOURCE..].first_chunk().copied()
 }
 
 #[inline(never)]
@@ -570,7 +618,7 @@ fn write_outer(
     bytes: &mut [u8; ipv6::HEADER_LENGTH],
     traffic_class: u8,
     payload_length: u16,
-    (source, destination): (u128, u128),
+    (Halves(source), Halves(destination)): (Halves, Halves),
 ) {
     let first = 6 << 60
         | u64::from(traffic_class) << 52
@@ -578,6 +626,8 @@ fn write_outer(
         | u64::from(ipv6::PROTOCOL_IPV4) << 8
         | u64::from(HOP_LIMIT);
     bytes[..ipv6::SOURCE_OFFSET].copy_from_slice(&first.to_be_bytes());
-    bytes[ipv6::SOURCE_OFFSET..ipv6::DESTINATION_OFFSET].copy_from_slice(&source.to_be_bytes());
-    bytes[ipv6::DESTINATION_OFFSET..].copy_from_slice(&destination.to_be_bytes());
+    let words = [source[0], source[1], destination[0], destination[1]];
+    for (to, word) in bytes[ipv6::SOURCE_OFFSET..].as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *to = word.to_ne_bytes();
+    }
 }

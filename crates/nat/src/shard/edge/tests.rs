@@ -13,6 +13,7 @@ use wire::tcp::Flags;
 
 use super::ROOM;
 use super::arrive::Incoming;
+use super::arrive::Places;
 use super::arrive::write_pending;
 use super::depart::Ready;
 use crate::headers::packet::Packet;
@@ -116,7 +117,8 @@ proptest! {
         let key = HostKey { address: B4, inner: u32::from_be_bytes(HOME), way: Way::Softwire(0) };
         let hosts = &mut path.ledger.state.subscribers.hosts;
         prop_assert!(hosts.enter(now, hosts.hash_of(&key), &key, RealmId::default()).is_ok());
-        let Some((plain, internal, false)) = path.look_at_plain(&short, RealmId::default()) else {
+        let mut places = Places::default();
+        if !path.look_at_plain(&short, RealmId::default(), 0, &mut shard.scratch, &mut places) {
             // The long way takes over another class.
             let has_same_class = (class ^ packet[1]) & 0xfc == 0 && (class & 1 == 0 || class == packet[1]);
             let is_usual = has_same_class && parse(&packet).is_ok_and(|parsed| parsed.destination != AFTR_INSIDE);
@@ -131,10 +133,11 @@ proptest! {
         let Incoming::Softwire { offset, key, hash: same } = looked else {
             return Err(TestCaseError::fail(format!("the long way sees {looked:?}")));
         };
-        prop_assert_eq!(plain.hash, same);
-        (shard.scratch.hosts.plain[0], shard.scratch.hosts.internal[0]) = (plain, internal);
+        prop_assert_eq!(shard.scratch.hosts.plain[0].hash, same);
+        prop_assert_eq!((places.nat64, places.softwire), (0, 1));
+        shard.scratch.hosts.candidates[0] = path.ledger.state.subscribers.hosts.aim(same);
         shard.scratch.hosts.pending = 1;
-        prop_assert!(path.enter_plain_from_softwire(now, &mut short, 0, &mut shard.scratch).is_some());
+        prop_assert!(path.enter_plain_from_softwire(now, &mut short, 0, &mut shard.scratch));
         if shard.scratch.hosts.is_pending(0) {
             write_pending(&mut shard.scratch.hosts, &mut short, 0);
         }
@@ -160,7 +163,7 @@ proptest! {
         let frame = [&[0; ROOM], packet.as_slice()].concat();
         let (mut short, mut long) = (frame.clone(), frame);
         let place = (ROOM, packet.len());
-        let ready = shard.path.prepare_plain(&mut short, place, &host, None).expect("every packet is usual");
+        let ready = shard.path.prepare_plain(&mut short, place, &host).expect("every packet is usual");
         let other = shard.path.wrap_in_softwire(&mut long, place.0, place.1, (number, &host), 0);
         let Ok(Ready { start, length, split: None }) = other else {
             return Err(TestCaseError::fail("the long way refuses or splits it"));
