@@ -180,8 +180,6 @@ pub fn plain_to_ipv4(bytes: &mut [u8; PLAIN], source: u32, destination: u32, fur
     let new = u64::from(source) << 32 | u64::from(destination);
     let old = [word(bytes, 8), word(bytes, 16), word(bytes, 24), word(bytes, 32)];
     let change = end_around_sum([!end_around_sum(old), new.to_be()]);
-    let ports = replace_port(bytes, udp::SOURCE_PORT_OFFSET, further.map(|further| further.port));
-    settle(bytes, protocol == ipv4::PROTOCOL_TCP, change, ports);
     let length = (first >> 16 & 0xffff) + IPV4 as u64;
     let traffic_class = first >> 52 & 0xff;
     let may_be_fragmented = length <= DONT_FRAGMENT_ABOVE as u64;
@@ -196,6 +194,8 @@ pub fn plain_to_ipv4(bytes: &mut [u8; PLAIN], source: u32, destination: u32, fur
     put_word(bytes, GROWTH, head.to_be());
     put_word(bytes, GROWTH + 8, (tail << 48 | u64::from(checksum) << 32 | u64::from(source)).to_be());
     bytes[GROWTH + 16..ipv6::HEADER_LENGTH].copy_from_slice(&destination.to_be_bytes());
+    let ports = replace_port(bytes, udp::SOURCE_PORT_OFFSET, further.map(|further| further.port));
+    settle(bytes, protocol == ipv4::PROTOCOL_TCP, change, ports);
 }
 
 /// Makes an IPv4 packet for which [`is_plain4`] is true an IPv6 packet, which begins where `bytes`
@@ -208,14 +208,15 @@ pub fn plain_to_ipv6(bytes: &mut [u8; PLAIN], Halves(source): Halves, Halves(des
     let is_tcp = bytes[GROWTH + 9] == ipv4::PROTOCOL_TCP;
     let old = word(bytes, GROWTH + 12);
     let new = [source[0], source[1], destination[0], destination[1]];
+    // At once, so that they need no registers for long.
+    for (to, word) in bytes[8..ipv6::HEADER_LENGTH].as_chunks_mut::<8>().0.iter_mut().zip(new) {
+        *to = word.to_ne_bytes();
+    }
     let change = end_around_sum([!old, end_around_sum(new)]);
-    let ports = replace_port(bytes, udp::DESTINATION_PORT_OFFSET, port);
-    settle(bytes, is_tcp, change, ports);
     let hops_and_protocol = hops_and_protocol.wrapping_sub(u16::from(port.is_some()));
     let length = u64::from((first >> 32) as u16).wrapping_sub(IPV4 as u64) & 0xffff;
     let head = 6 << 60 | (first >> 48 & 0xff) << 52 | length << 16 | u64::from(hops_and_protocol);
     put_word(bytes, 0, head.to_be());
-    for (to, word) in bytes[8..ipv6::HEADER_LENGTH].as_chunks_mut::<8>().0.iter_mut().zip(new) {
-        *to = word.to_ne_bytes();
-    }
+    let ports = replace_port(bytes, udp::DESTINATION_PORT_OFFSET, port);
+    settle(bytes, is_tcp, change, ports);
 }

@@ -64,7 +64,7 @@ impl Identifications6 {
 /// Assigns identifications for one worker.
 #[derive(Debug)]
 pub struct IdentificationSource {
-    counters: Box<[u16]>,
+    counters: Box<[u16; COUNTERS]>,
     worker: u16,
     /// log2 of the workers, rounded up.
     shift: u32,
@@ -76,9 +76,12 @@ impl IdentificationSource {
     /// count a host's packets (RFC 7739 §3).
     pub fn new(worker: WorkerId, workers: usize, hash: KeyedHash) -> IdentificationSource {
         let workers = workers.clamp(1, WorkerId::COUNT_MAX).next_power_of_two();
-        let counters: Vec<u16> = (0..COUNTERS as u64).map(|i| hash.hash(i, 1) as u16).collect();
+        let mut counters = Box::new([0; COUNTERS]);
+        for (counter, i) in counters.iter_mut().zip(0..) {
+            *counter = hash.hash(i, 1) as u16;
+        }
         IdentificationSource {
-            counters: counters.into_boxed_slice(),
+            counters,
             worker: u16::from(worker.0) & (workers as u16 - 1),
             shift: workers.trailing_zeros(),
             hash,
@@ -95,7 +98,7 @@ impl IdentificationSource {
     pub(crate) fn next_inline(&mut self, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8) -> u16 {
         let addresses = u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits());
         let hash = self.hash.hash(addresses, u64::from(protocol) << 8);
-        let Some(counter) = self.counters.get_mut(hash as usize & (COUNTERS - 1)) else { return self.worker };
+        let counter = &mut self.counters[hash as usize % COUNTERS];
         *counter = counter.wrapping_add(1);
         *counter << self.shift | self.worker
     }
