@@ -5,6 +5,7 @@
 //! workers in this order, and only the last stop opens a session. Its stops are the same under all
 //! settings, so no session opens twice.
 
+use core::net::Ipv4Addr;
 use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;
@@ -20,6 +21,7 @@ use crate::random::mix;
 use crate::rows::BalancedView;
 use crate::settings::Admission;
 use crate::settings::BalancedForward;
+use crate::settings::Forward;
 use crate::settings::Settings;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -179,6 +181,45 @@ pub(crate) enum Stop<W> {
 }
 
 impl Group {
+    /// With the generations of `before`.
+    fn after(before: Option<&Group>, lead: Option<&Lead>, now: Option<Instant>) -> Group {
+        let again = before.and_then(|group| {
+            let was_nobodys = group.origin.is_none() && lead.is_some();
+            if was_nobodys { now } else { group.again }
+        });
+        let idle_since = before.filter(|_| lead.is_none());
+        Group {
+            generations: before.map(|group| group.generations.clone()).unwrap_or_default(),
+            origin: lead.map(|lead| lead.origin),
+            admission: lead.map(|lead| lead.admission).or(before.map(|group| group.admission)).unwrap_or_default(),
+            since: before.map_or(now, |group| group.since),
+            again,
+            is_new: before.is_none(),
+            state: AtomicU8::new(TAKEN),
+            idle_since: AtomicU64::new(idle_since.map_or(NEVER, |group| group.idle_since.load(Ordering::Relaxed))),
+        }
+    }
+
+    /// `stays`: the latest remains the current one; `is_led`: the ports still lead somewhere.
+    fn end_generations(&mut self, stays: bool, is_led: bool, now: Option<Instant>) {
+        if !stays && let Some((_, until)) = self.generations.last_mut() {
+            // An earlier end counts.
+            *until = until.or(now);
+        }
+        // Drop only generations that the previous settings had ended, too: one in use may get
+        // sessions until all workers have adopted. Drop none while adding a list: packets may be
+        // between the old stops.
+        let had_ended = |until: &Option<Instant>| until.is_some_and(|until| Some(until) != now);
+        let latest = self.generations.last().filter(|_| !is_led).cloned();
+        if stays || !is_led || self.generations.len() >= TARGET_GENERATIONS_MAX {
+            self.generations.retain(|(generation, until)| !had_ended(until) || generation.has_flows());
+        }
+        if self.generations.is_empty() {
+            // Not free before the hold-down is over.
+            self.generations.extend(latest);
+        }
+    }
+
     pub(crate) fn generations(&self) -> impl Iterator<Item = &TargetGeneration> {
         self.generations.iter().map(|(generation, _)| &**generation)
     }
@@ -313,6 +354,48 @@ impl Lead {
             origin: Origin::Balanced(position as u32),
         }
     }
+
+    fn of_one_target(forward: &Forward, inside: Ipv4Addr, position: usize) -> Lead {
+        let target = Target { address: inside.to_bits(), port: Some(forward.inside_port), weight: 1 };
+        let as_balanced = BalancedForward {
+            realm: forward.realm,
+            protocol: forward.protocol,
+            external: forward.external,
+            ports: forward.ports,
+            targets: vec![target],
+            admission: forward.admission,
+            is_sticky: false,
+        };
+        Lead { origin: Origin::Forward(position as u32), ..Lead::of(&as_balanced, position) }
+    }
+
+    /// Sorted, and the forwards to one target among them.
+    fn all(settings: &Settings, known: &Runs<u32>) -> (Vec<Lead>, Vec<u32>) {
+        let balanced = settings.balanced_forwards.iter().enumerate();
+        let mut leads: Vec<Lead> = balanced.map(|(position, forward)| Lead::of(forward, position)).collect();
+        let mut taken = Vec::new();
+        for (position, forward) in settings.forwards.iter().enumerate() {
+            // IPv6 hosts have no flows: their forwards wait until earlier ones end.
+            let InsideHost::Ipv4(inside) = forward.inside else { continue };
+            let lead = Lead::of_one_target(forward, inside, position);
+            // Only flows distinguish its sessions from those of earlier targets.
+            if known.overlaps(lead.first, lead.last) {
+                taken.push(position as u32);
+                leads.push(lead);
+            }
+        }
+        leads.sort_unstable_by_key(|lead| lead.first);
+        (leads, taken)
+    }
+}
+
+/// Pieces of ports, each with one history and one new owner.
+fn pieces(leads: &[Lead], known: &Runs<u32>) -> Vec<(u64, u64)> {
+    let old_ends = known.iter().flat_map(|run| [run.first, run.last + 1]);
+    let mut cuts: Vec<u64> = leads.iter().flat_map(|lead| [lead.first, lead.last + 1]).chain(old_ends).collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    cuts.windows(2).map(|cut| (cut[0], cut[1] - 1)).collect()
 }
 
 #[derive(Debug)]
@@ -346,34 +429,7 @@ impl Balance {
     fn followed_by(&self, settings: &Settings, now: Option<Instant>) -> Result<Balance, TooManyGenerations> {
         let is_known = |run: &&Run<u32>| self.groups.get(run.to as usize).is_some_and(|group| !group.is_free());
         let known = Runs::new(self.runs.iter().filter(is_known).copied().collect());
-        let mut leads: Vec<Lead> = settings
-            .balanced_forwards
-            .iter()
-            .enumerate()
-            .map(|(position, forward)| Lead::of(forward, position))
-            .collect();
-        let mut taken = Vec::new();
-        for (position, forward) in settings.forwards.iter().enumerate() {
-            // IPv6 hosts have no flows: their forwards wait until earlier ones end.
-            let InsideHost::Ipv4(inside) = forward.inside else { continue };
-            let target = Target { address: inside.to_bits(), port: Some(forward.inside_port), weight: 1 };
-            let as_balanced = BalancedForward {
-                realm: forward.realm,
-                protocol: forward.protocol,
-                external: forward.external,
-                ports: forward.ports,
-                targets: vec![target],
-                admission: forward.admission,
-                is_sticky: false,
-            };
-            let lead = Lead { origin: Origin::Forward(position as u32), ..Lead::of(&as_balanced, position) };
-            // Only flows distinguish its sessions from those of earlier targets.
-            if known.overlaps(lead.first, lead.last) {
-                taken.push(position as u32);
-                leads.push(lead);
-            }
-        }
-        leads.sort_unstable_by_key(|lead| lead.first);
+        let (leads, taken) = Lead::all(settings, &known);
         let mut next = Balance {
             runs: Runs::new(Vec::new()),
             groups: Vec::new(),
@@ -383,65 +439,24 @@ impl Balance {
         };
         let mut made: Vec<Option<Arc<TargetGeneration>>> = vec![None; leads.len()];
         let mut runs: Vec<Run<u32>> = Vec::new();
-        // Pieces of ports, each with one history and one new owner.
-        let old_ends = known.iter().flat_map(|run| [run.first, run.last + 1]);
-        let mut cuts: Vec<u64> = leads.iter().flat_map(|lead| [lead.first, lead.last + 1]).chain(old_ends).collect();
-        cuts.sort_unstable();
-        cuts.dedup();
-        for piece in cuts.windows(2) {
-            let (first, last) = (piece[0], piece[1] - 1);
+        for (first, last) in pieces(&leads, &known) {
             let before = known.find(first).and_then(|(group, _)| self.groups.get(*group as usize));
-            let lead = leads.partition_point(|lead| lead.first <= first).checked_sub(1);
-            let lead = lead.filter(|lead| first <= leads[*lead].last);
-            let mut group = Group {
-                generations: Vec::new(),
-                origin: None,
-                admission: before.map(|group| group.admission).unwrap_or_default(),
-                since: before.map_or(now, |group| group.since),
-                again: before.and_then(|group| {
-                    let was_nobodys = group.origin.is_none() && lead.is_some();
-                    if was_nobodys { now } else { group.again }
-                }),
-                is_new: before.is_none(),
-                state: AtomicU8::new(TAKEN),
-                idle_since: AtomicU64::new(
-                    before.filter(|_| lead.is_none()).map_or(NEVER, |group| group.idle_since.load(Ordering::Relaxed)),
-                ),
-            };
-            if let Some(before) = before {
-                group.generations.clone_from(&before.generations);
-            }
+            let position = leads.partition_point(|lead| lead.first <= first).checked_sub(1);
+            let position = position.filter(|position| first <= leads[*position].last);
+            let lead = position.map(|position| &leads[position]);
             let stays = match (before.and_then(Group::current), lead) {
-                (Some(generation), Some(lead)) => generation.is_of(&leads[lead]),
+                (Some(generation), Some(lead)) => generation.is_of(lead),
                 _ => false,
             };
-            if !stays && let Some((_, until)) = group.generations.last_mut() {
-                // An earlier end counts.
-                *until = until.or(now);
-            }
-            // Drop only generations that the previous settings had ended, too: one in use may get
-            // sessions until all workers have adopted. Drop none while adding a list: packets may
-            // be between the old stops.
-            let had_ended = |until: &Option<Instant>| until.is_some_and(|until| Some(until) != now);
-            let latest = group.generations.last().filter(|_| lead.is_none()).cloned();
-            if stays || lead.is_none() || group.generations.len() >= TARGET_GENERATIONS_MAX {
-                group.generations.retain(|(generation, until)| !had_ended(until) || generation.has_flows());
-            }
-            if group.generations.is_empty() {
-                // Not free before the hold-down is over.
-                group.generations.extend(latest);
-            }
-            if let Some(lead) = lead {
+            let mut group = Group::after(before, lead, now);
+            group.end_generations(stays, lead.is_some(), now);
+            if let Some(position) = position.filter(|_| !stays) {
                 let old = before.and_then(|group| group.generations.last()).map(|(generation, _)| &**generation);
-                if !stays {
-                    let generation = made[lead].get_or_insert_with(|| {
-                        next.next_id += 1;
-                        Arc::new(TargetGeneration::new(next.next_id, &leads[lead], old))
-                    });
-                    group.generations.push((Arc::clone(generation), None));
-                }
-                group.origin = Some(leads[lead].origin);
-                group.admission = leads[lead].admission;
+                let generation = made[position].get_or_insert_with(|| {
+                    next.next_id += 1;
+                    Arc::new(TargetGeneration::new(next.next_id, &leads[position], old))
+                });
+                group.generations.push((Arc::clone(generation), None));
             }
             if group.generations.len() > TARGET_GENERATIONS_MAX {
                 let external = Endpoint::new(((first >> 16) as u32).into(), first as u16);

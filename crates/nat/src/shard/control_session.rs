@@ -29,6 +29,7 @@ use crate::shard::commit::expectation::Reader;
 use crate::state::alg::AlgKey;
 use crate::state::alg::Begun;
 use crate::state::alg::KNOWN_MAX;
+use crate::state::alg::ways;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
@@ -541,77 +542,104 @@ impl Ledger {
         parsed: &Parsed,
         changed: &mut Changed,
     ) -> Done {
-        let place = control.asking.place;
-        let (own, other) = if control.from == Side::Inside { (0, 1) } else { (1, 0) };
+        let (own, other) = ways(control.from);
         let transport = usize::from(parsed.header_length);
         let headers = transport + usize::from(get_u16(bytes, transport + 12) >> 12) * 4;
-        let (Some(payload), Some(store)) =
-            (bytes.get(headers..usize::from(parsed.total_length)), self.state.control_sessions.as_mut())
-        else {
-            return Done::AsItIs;
-        };
+        let Some(payload) = bytes.get(headers..usize::from(parsed.total_length)) else { return Done::AsItIs };
         let sequence = get_u32(bytes, transport + 4);
+        let mut ack = get_u32(bytes, transport + 8);
         let flags = Flags(parsed.tcp_flags);
+        if !self.is_past_handshake(control, flags, (sequence, ack), payload) {
+            return Done::AsItIs;
+        }
+        if payload.len() > PAYLOAD_MAX {
+            self.end_reading(control);
+        }
+        let segment = &bytes[transport..usize::from(parsed.total_length)];
+        if !checksum::is_tcp_valid(parsed.source, parsed.destination, segment) {
+            return Done::Drop(Verdict::TransportMalformed);
+        }
+        changed.packet[..headers].copy_from_slice(&bytes[..headers]);
+        if flags.contains(Flags::ACK) {
+            let options = &mut changed.packet[transport + 20..headers];
+            ack = match self.acknowledge(control.asking.place, other, (flags, ack), options) {
+                Ok(ack) => ack,
+                Err(verdict) => return Done::Drop(verdict),
+            };
+        }
+        let segment = Segment { sequence, payload, fin: flags.contains(Flags::FIN) };
+        match self.read_stream(control, own, &segment, &mut changed.output) {
+            None => Done::AsItIs,
+            Some(Passed::Gap) => Done::Drop(Verdict::AlgReordered),
+            Some(Passed::On { sequence, length, fin }) => Done::Segment { headers, sequence, ack, length, fin },
+        }
+    }
+
+    /// Whether both ends have sent a SYN before this segment. May end the session.
+    fn is_past_handshake(
+        &mut self,
+        control: &Control,
+        flags: Flags,
+        (sequence, ack): (u32, u32),
+        payload: &[u8],
+    ) -> bool {
+        let place = control.asking.place;
+        let Some(store) = self.state.control_sessions.as_mut() else { return false };
         if flags.contains(Flags::SYN) {
-            let ack = get_u32(bytes, transport + 8);
             let begins = store.get_mut(place).take_syn(control.from, flags, sequence, ack);
             if begins && !payload.is_empty() {
                 // Data before the handshake is over (RFC 7413) is not read.
                 store.remove(place);
             }
-            return Done::AsItIs;
+            return false;
         }
-        let session = store.get_mut(place);
-        let [Some(_), Some(_)] = session.streams else {
-            // Before the answer to the SYN. Outsiders can send this, and the end inside answers
-            // with an RST (RFC 9293 §3.10.7.3). Anything else from inside means that the answer
-            // came another way, so the first byte may be missed.
-            if control.from == Side::Inside && !flags.contains(Flags::RST) {
-                store.remove(place);
-            }
-            return Done::AsItIs;
+        let is_answered = store.get_mut(place).streams.iter().all(Option::is_some);
+        // Before the answer to the SYN. Outsiders can send this, and the end inside answers with an
+        // RST (RFC 9293 §3.10.7.3). Anything else from inside means that the answer came another
+        // way, so the first byte may be missed.
+        if !is_answered && control.from == Side::Inside && !flags.contains(Flags::RST) {
+            store.remove(place);
+        }
+        is_answered
+    }
+
+    /// Gives the number in the numbering of the end that it acknowledges.
+    fn acknowledge(
+        &mut self,
+        place: u32,
+        other: usize,
+        (flags, ack): (Flags, u32),
+        options: &mut [u8],
+    ) -> Result<u32, Verdict> {
+        let Some(store) = self.state.control_sessions.as_mut() else { return Ok(ack) };
+        let Some((stream, held)) = store.stream(place, other) else { return Ok(ack) };
+        // Blocks first: the acknowledgement forgets corrections.
+        shift_sack(stream, held, options);
+        let in_its_numbers = match stream.acknowledge(held, ack) {
+            None if !flags.contains(Flags::RST) => return Err(Verdict::AlgAckUnsent),
+            in_its_numbers => in_its_numbers.unwrap_or(ack),
         };
-        if payload.len() > PAYLOAD_MAX {
-            self.end_reading(control);
-        }
-        let Some(store) = self.state.control_sessions.as_mut() else { return Done::AsItIs };
-        let segment = &bytes[transport..usize::from(parsed.total_length)];
-        if !checksum::is_tcp_valid(parsed.source, parsed.destination, segment) {
-            return Done::Drop(Verdict::TransportMalformed);
-        }
-        let mut ack = get_u32(bytes, transport + 8);
-        changed.packet[..headers].copy_from_slice(&bytes[..headers]);
-        if flags.contains(Flags::ACK)
-            && let Some((stream, held)) = store.stream(place, other)
-        {
-            // Blocks first: the acknowledgement forgets corrections.
-            shift_sack(stream, held, &mut changed.packet[transport + 20..headers]);
-            match stream.acknowledge(held, ack) {
-                Some(in_its_numbers) => ack = in_its_numbers,
-                None if flags.contains(Flags::RST) => {}
-                None => return Done::Drop(Verdict::AlgAckUnsent),
-            }
-            store.settle_held(place, other);
-        }
-        // A bare acknowledgement begins no message.
-        let needs_room = !payload.is_empty() || flags.contains(Flags::FIN) || store.has_held(place, own);
-        let room = if needs_room { store.with_held(place, own).map(core::mem::take) } else { None };
+        store.settle_held(place, other);
+        Ok(in_its_numbers)
+    }
+
+    /// `None` without a stream in this direction.
+    fn read_stream(
+        &mut self,
+        control: &Control,
+        own: usize,
+        segment: &Segment<'_>,
+        output: &mut [u8],
+    ) -> Option<Passed> {
+        let (place, now) = (control.asking.place, control.asking.now);
+        let room = self.take_held(control, own, segment);
         let has_room = room.is_some();
-        if !has_room && !payload.is_empty() {
-            // Too many messages are incomplete.
-            self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::TableFull);
-            self.end_reading(control);
-        }
         let mut held_bytes = room.unwrap_or_default();
-        let store = self.state.control_sessions.as_mut();
-        let held_since = store.as_ref().and_then(|store| store.held_since(place, own));
-        let Some(mut stream) = store.and_then(|store| store.get_mut(place).streams[own].take()) else {
-            return Done::AsItIs;
-        };
-        let segment = Segment { sequence, payload, fin: flags.contains(Flags::FIN) };
-        let now = control.asking.now;
+        let store = self.state.control_sessions.as_mut()?;
+        let held_since = store.held_since(place, own);
+        let mut stream = store.get_mut(place).streams[own].take()?;
         let mut is_stuck = false;
-        if stream.only_repeats(&held_bytes, &segment) {
+        if stream.only_repeats(&held_bytes, segment) {
             let is_sure = self.with_context(control, |alg, memory, context| {
                 alg.is_surely_its_own(memory, context, held_bytes.message())
             });
@@ -624,9 +652,8 @@ impl Ledger {
             }
         }
         let before = (stream.next(), held_bytes.len());
-        let passed = stream.pass(&mut held_bytes, &segment, &mut changed.output, |bytes, seen| {
-            self.step(control, bytes, seen, is_stuck)
-        });
+        let passed =
+            stream.pass(&mut held_bytes, segment, output, |bytes, seen| self.step(control, bytes, seen, is_stuck));
         let has_moved = (stream.next(), held_bytes.len()) != before;
         if let Some(store) = self.state.control_sessions.as_mut() {
             if has_room && let Some(held) = store.with_held(place, own) {
@@ -635,21 +662,24 @@ impl Ledger {
             if has_moved {
                 store.note_progress(place, own, now);
             }
-            let session = store.get_mut(place);
-            // The other direction may have learned that nothing more is read.
-            if session.streams[other].as_ref().is_some_and(Stream::is_over) {
-                stream.end();
-            }
-            if stream.is_over() {
-                session.streams[other].iter_mut().for_each(Stream::end);
-            }
-            session.streams[own] = Some(stream);
-            store.settle_held(place, own);
+            store.put_back(place, own, stream);
         }
-        match passed {
-            Passed::Gap => Done::Drop(Verdict::AlgReordered),
-            Passed::On { sequence, length, fin } => Done::Segment { headers, sequence, ack, length, fin },
+        Some(passed)
+    }
+
+    /// Bytes of this direction that wait for the rest of their message; `None` if none can wait.
+    fn take_held(&mut self, control: &Control, own: usize, segment: &Segment<'_>) -> Option<Held> {
+        let (place, has_payload) = (control.asking.place, !segment.payload.is_empty());
+        let store = self.state.control_sessions.as_mut()?;
+        // A bare acknowledgement begins no message.
+        let needs_room = has_payload || segment.fin || store.has_held(place, own);
+        let room = if needs_room { store.with_held(place, own).map(core::mem::take) } else { None };
+        if room.is_none() && has_payload {
+            // Too many messages are incomplete.
+            self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::TableFull);
+            self.end_reading(control);
         }
+        room
     }
 
     /// A first fragment is not read. Of a TCP segment, it ends reading and passes, unless the
@@ -672,7 +702,7 @@ impl Ledger {
             self.note_unread(&Control { asking, flow, from, disabled: 0 }, None);
             return Ok(());
         }
-        let (own, other) = if from == Side::Inside { (0, 1) } else { (1, 0) };
+        let (own, other) = ways(from);
         let sequence = get_u32(bytes, usize::from(parsed.header_length) + 4);
         let (held, held_back) = (store.held(place, own), store.held(place, other));
         let streams = &store.get(place).streams;

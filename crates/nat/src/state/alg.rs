@@ -96,6 +96,11 @@ enum Spare {
     Client,
 }
 
+/// Places of the direction from this side, and of the other.
+pub(crate) fn ways(from: Side) -> (usize, usize) {
+    if from == Side::Inside { (0, 1) } else { (1, 0) }
+}
+
 pub(crate) struct AlgSession {
     pub(crate) key: AlgKey,
     pub(crate) alg: AlgId,
@@ -153,7 +158,7 @@ impl AlgSession {
     /// outside only if it acknowledges the client's SYN: anyone can send either. The host answers
     /// later SYNs (RFC 5961 §4).
     pub(crate) fn take_syn(&mut self, from: Side, flags: Flags, sequence: u32, ack: u32) -> bool {
-        let (own, other) = if from == Side::Inside { (0, 1) } else { (1, 0) };
+        let (own, other) = ways(from);
         let from_client = (from == Side::Inside) == self.client_is_inside;
         let is_answer = flags.contains(Flags::ACK);
         if self.streams.iter().all(Option::is_some) || flags.contains(Flags::RST) || is_answer == from_client {
@@ -569,6 +574,21 @@ impl AlgStore {
             None => &mut self.nothing,
         };
         session.streams[way].as_mut().map(|stream| (stream, held))
+    }
+
+    /// A stream that was taken out to be read.
+    pub(crate) fn put_back(&mut self, index: u32, way: usize, mut stream: Stream) {
+        let session = &mut self.sessions.list[index as usize];
+        let other = &mut session.streams[1 - way];
+        // The other direction may have learned that nothing more is read.
+        if other.as_ref().is_some_and(Stream::is_over) {
+            stream.end();
+        }
+        if stream.is_over() {
+            other.iter_mut().for_each(Stream::end);
+        }
+        session.streams[way] = Some(stream);
+        self.settle_held(index, way);
     }
 
     pub(crate) fn places(&self) -> u32 {

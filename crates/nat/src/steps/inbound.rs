@@ -104,6 +104,11 @@ impl Inbound<'_> {
     fn is_syn(&self) -> bool {
         self.parsed.class == Class::Tcp && tcp::opens(Flags(self.parsed.tcp_flags))
     }
+
+    /// Then it must not leave a session behind (conformance point S7).
+    fn ends_here(&self) -> bool {
+        self.parsed.ttl <= 1
+    }
 }
 
 pub(crate) struct Decided {
@@ -345,83 +350,114 @@ impl<'a> View<'a> {
         by: HashedBy,
         report: &mut T,
     ) -> Result<Option<(NewSession, OpenedFor)>, Act> {
-        let Inbound { now, parsed, .. } = *packet;
         let remote = packet.remote(protocol);
-        let key = self.state.mappings.get(index).key();
-        let granted = self.admission_by_grant(now, index, remote, report);
+        let granted = self.admission_by_grant(packet.now, index, remote, report);
+        self.check_filtering(packet, protocol, index, (by, granted), report)?;
+        // The registrar may call from any port, at any time (`docs/alg.md`).
+        let registered = match granted {
+            ByGrant::Granted(_) => self.awaits_answer_until(packet.now, index, remote),
+            ByGrant::AsPool | ByGrant::Refused(_) => None,
+        };
+        match protocol {
+            Protocol::Udp | Protocol::Icmp => {
+                self.open_for_datagram(packet, protocol, index, (granted, registered), report)
+            }
+            Protocol::Tcp if !packet.is_syn() => Err(Act::Drop(Verdict::TcpNoSession)),
+            Protocol::Tcp => self.open_for_syn(packet, index, registered.is_some(), report).map(Some),
+        }
+    }
+
+    fn check_filtering<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        protocol: Protocol,
+        index: u32,
+        (by, granted): (HashedBy, ByGrant),
+        report: &mut T,
+    ) -> Result<(), Act> {
+        let (now, remote) = (packet.now, packet.remote(protocol));
         let filtering = match granted {
             ByGrant::AsPool => self.filtering_of_mapping(index),
             ByGrant::Granted(_) => Filtering::EndpointIndependent,
             ByGrant::Refused(_) => Filtering::AddressAndPortDependent,
         };
         // The inside would take two sessions of these endpoints for one connection.
-        let is_elsewhere = self.state.live_flow(&key, remote, now).is_some();
+        let is_elsewhere = self.state.live_flow(&self.state.mappings.get(index).key(), remote, now).is_some();
         let allowed = !is_elsewhere && self.filtering_allows(now, index, remote.0, filtering, by);
         // A grant that admits the packet is reported already.
         if !allowed || !matches!(granted, ByGrant::Granted(_)) {
             report.step(|| Step::FilterAsked { filtering, allowed });
         }
-        if !allowed {
-            let is_held = packet.is_syn() && !is_elsewhere;
-            return Err(if is_held { Act::Hold { is_stray: false } } else { Act::Drop(Verdict::Filtered) });
+        if allowed {
+            return Ok(());
         }
-        // The registrar may call from any port, at any time (`docs/alg.md`).
-        let registered = match granted {
-            ByGrant::Granted(_) => self.awaits_answer_until(now, index, remote),
-            ByGrant::AsPool | ByGrant::Refused(_) => None,
-        };
-        // A packet that ends here must not leave a session behind (conformance point S7).
-        let ends_here = parsed.ttl <= 1;
-        let refuse = |verdict| {
-            let wanted = self.pool_of_mapping(index).map(|compiled| compiled.id);
-            Act::Refuse { key, verdict, wanted }
-        };
-        match protocol {
-            // The first packet from inside makes a session, so a flood from outside takes no
-            // memory.
-            Protocol::Udp | Protocol::Icmp => {
-                let asks = !ends_here && matches!(parsed.class, Class::Udp | Class::IcmpRequest);
-                let is_once = matches!(granted, ByGrant::Granted(grant) if self.state.grants.get(grant).kind() == Once);
-                if asks && is_once {
-                    self.decide_session(now, index).map_err(refuse)?;
-                }
-                let mut new = self.session_for_answers(packet, protocol, index);
-                if let Some(until) = registered.filter(|_| asks && self.may_open_to_registration(now, index)) {
-                    // After the registration, the pool's filtering applies again, unless the phone
-                    // answers.
-                    (new.has_own_timer, new.expires) = (true, new.expires.min(until));
-                    return Ok(Some((new, OpenedFor::Packet)));
-                }
-                let to_server = matches!(granted, ByGrant::AsPool) && asks && !parsed.is_fragment();
-                // A gateway reads a client's first request over UDP to a server behind a forward
-                // only with a session.
-                if let Some(gateway) = to_server.then(|| self.gateway_of_server(index)).flatten() {
-                    if T::LISTENS && report.asks(gateway.alg) && self.can_open_to_server(now, index) {
-                        report.step(|| Step::SessionWouldBeCreated);
-                    }
-                    // Anyone can forge clients, so it ends soon unless the server answers.
-                    (new.state, new.expires) = (TcpState::UNANSWERED, now + gateway.timeout);
-                    return Ok(Some((new, OpenedFor::Gateway)));
-                }
-                if is_once {
-                    new.state = TcpState::ANNOUNCED;
-                }
-                let opens = asks && (is_once || self.rules_lead_away(&key, remote));
-                let purpose = if is_once { OpenedFor::Packet } else { OpenedFor::Answers };
-                Ok(opens.then_some((new, purpose)))
-            }
-            Protocol::Tcp if !packet.is_syn() => Err(Act::Drop(Verdict::TcpNoSession)),
-            Protocol::Tcp => {
-                if !ends_here {
-                    self.decide_session(now, index).map_err(refuse)?;
-                }
+        let is_held = packet.is_syn() && !is_elsewhere;
+        Err(if is_held { Act::Hold { is_stray: false } } else { Act::Drop(Verdict::Filtered) })
+    }
+
+    /// The first packet from inside makes a session, so a flood from outside takes no memory.
+    fn open_for_datagram<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        protocol: Protocol,
+        index: u32,
+        (granted, registered): (ByGrant, Option<Instant>),
+        report: &mut T,
+    ) -> Result<Option<(NewSession, OpenedFor)>, Act> {
+        let Inbound { now, parsed, .. } = *packet;
+        let asks = !packet.ends_here() && matches!(parsed.class, Class::Udp | Class::IcmpRequest);
+        let is_once = matches!(granted, ByGrant::Granted(grant) if self.state.grants.get(grant).kind() == Once);
+        if asks && is_once {
+            self.decide_session(now, index).map_err(|verdict| self.refuse_session(index, verdict))?;
+        }
+        let mut new = self.session_for_answers(packet, protocol, index);
+        if let Some(until) = registered.filter(|_| asks && self.may_open_to_registration(now, index)) {
+            // After the registration, the pool's filtering applies again, unless the phone answers.
+            (new.has_own_timer, new.expires) = (true, new.expires.min(until));
+            return Ok(Some((new, OpenedFor::Packet)));
+        }
+        let to_server = matches!(granted, ByGrant::AsPool) && asks && !parsed.is_fragment();
+        // A gateway reads a client's first request over UDP to a server behind a forward only with
+        // a session.
+        if let Some(gateway) = to_server.then(|| self.gateway_of_server(index)).flatten() {
+            if T::LISTENS && report.asks(gateway.alg) && self.can_open_to_server(now, index) {
                 report.step(|| Step::SessionWouldBeCreated);
-                let mut first = self.policy.lifetimes.first(protocol, key.port, Side::Outside);
-                first.has_own_timer |= registered.is_some();
-                let new = self.session_from_outside(packet, protocol, first, now + first.lifetime);
-                Ok(Some((new, OpenedFor::Packet)))
             }
+            // Anyone can forge clients, so it ends soon unless the server answers.
+            (new.state, new.expires) = (TcpState::UNANSWERED, now + gateway.timeout);
+            return Ok(Some((new, OpenedFor::Gateway)));
         }
+        if is_once {
+            new.state = TcpState::ANNOUNCED;
+        }
+        let opens =
+            asks && (is_once || self.rules_lead_away(&self.state.mappings.get(index).key(), packet.remote(protocol)));
+        let purpose = if is_once { OpenedFor::Packet } else { OpenedFor::Answers };
+        Ok(opens.then_some((new, purpose)))
+    }
+
+    fn open_for_syn<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        index: u32,
+        is_registered: bool,
+        report: &mut T,
+    ) -> Result<(NewSession, OpenedFor), Act> {
+        let now = packet.now;
+        if !packet.ends_here() {
+            self.decide_session(now, index).map_err(|verdict| self.refuse_session(index, verdict))?;
+        }
+        report.step(|| Step::SessionWouldBeCreated);
+        let port = self.state.mappings.get(index).internal_port();
+        let mut first = self.policy.lifetimes.first(Protocol::Tcp, port, Side::Outside);
+        first.has_own_timer |= is_registered;
+        let new = self.session_from_outside(packet, Protocol::Tcp, first, now + first.lifetime);
+        Ok((new, OpenedFor::Packet))
+    }
+
+    fn refuse_session(&self, index: u32, verdict: Verdict) -> Act {
+        let wanted = self.pool_of_mapping(index).map(|compiled| compiled.id);
+        Act::Refuse { key: self.state.mappings.get(index).key(), verdict, wanted }
     }
 
     /// A gateway reads a call over UDP only with a session. Sessions cost memory, so further calls

@@ -12,6 +12,7 @@ use crate::shard::Fate;
 use crate::shard::edge::Sent;
 use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
+use crate::state::fragments::DatagramIndex;
 use crate::state::fragments::FragmentInfo;
 use crate::state::fragments::FragmentKey;
 use crate::state::fragments::FragmentOutcome;
@@ -22,9 +23,19 @@ use crate::types::Protocol;
 use crate::types::Side;
 use crate::types::is_host_number;
 use crate::verdict::Verdict;
+use crate::verdict::VerdictKind;
 
 pub(in crate::shard) fn with_ports(parsed: &Parsed, ports: (u16, u16)) -> Parsed {
     Parsed { source_port: ports.0, destination_port: ports.1, ..*parsed }
+}
+
+/// A datagram whose ports are known.
+#[derive(Clone, Copy)]
+struct Known {
+    now: Instant,
+    side: Side,
+    datagram: DatagramIndex,
+    ports: (u16, u16),
 }
 
 impl PacketPath {
@@ -106,71 +117,75 @@ impl PacketPath {
             FragmentOutcome::Dropped { verdict, held_discarded } => {
                 self.count_held(verdict, held_discarded);
                 if matches!(verdict, Verdict::FragmentTableFull | Verdict::FragmentBuffersFull) {
-                    let realm = self.ledger.shared.realm_of(meta.ingress);
-                    // A source that no pool serves may be forged.
-                    let source = parsed.source.into();
-                    let is_served =
-                        is_host_number(parsed.source) || self.ledger.shared.pool_for(realm, source).is_some();
-                    let subscriber = (side == Side::Inside && is_served).then_some(source);
-                    self.ledger.note_no_room(now, (realm, subscriber), verdict);
+                    self.note_no_room_for_fragment(at, side, verdict);
                 }
                 Fate::Done(verdict)
             }
             FragmentOutcome::Resolved { datagram, ports } => {
                 let resolved = with_ports(parsed, ports);
                 let fate = self.resolved(Arrival { parsed: &resolved, ..at }, side, packet, datagram, sink);
-                if !is_first {
-                    return fate;
-                }
-                if let Fate::Done(verdict) = fate
-                    && verdict.kind() == crate::verdict::VerdictKind::Dropped
-                {
-                    // The rest is useless without its first fragment.
-                    let discarded = self.fragments.refuse(datagram);
-                    self.count_held(Verdict::FragmentRefused, discarded);
-                    return fate;
-                }
-                // The first fragment leaves before those that waited.
-                match fate {
-                    Fate::Forward { verdict, egress, length } => {
-                        let mut sent = Fate::Done(verdict);
-                        let first = packet.get(..usize::from(length)).unwrap_or(packet);
-                        match self.emit(egress, &[first], sink) {
-                            Ok(Sent::Left) => self.count_grown(egress, verdict),
-                            Ok(Sent::Kept) => sent = Fate::Held,
-                            Err(Verdict::NoBuffer) => {
-                                self.uncount_unsent(verdict, first);
-                                sent = Fate::Done(Verdict::NoBuffer);
-                            }
-                            // An IPv6 host cannot receive it.
-                            Err(refused) => {
-                                self.uncount_unsent(verdict, first);
-                                let discarded = self.fragments.refuse(datagram);
-                                self.count_held(Verdict::FragmentRefused, discarded);
-                                return Fate::Done(refused);
-                            }
-                        }
-                        self.release_held(now, side, datagram, ports, sink);
-                        sent
-                    }
-                    Fate::HandOff { worker, meta } => {
-                        // Through the sink, to enter the ring before the fragments released now.
-                        let sent = sink.hand_off(worker, meta, &[packet]);
-                        self.release_held(now, side, datagram, ports, sink);
-                        if sent {
-                            self.ledger.counters.handed_off += 1;
-                            Fate::Held
-                        } else {
-                            Fate::Done(Verdict::HandOffRingFull)
-                        }
-                    }
-                    other => {
-                        self.release_held(now, side, datagram, ports, sink);
-                        other
-                    }
-                }
+                if is_first { self.after_first(fate, Known { now, side, datagram, ports }, packet, sink) } else { fate }
             }
         }
+    }
+
+    fn note_no_room_for_fragment(&mut self, at: Arrival<'_>, side: Side, verdict: Verdict) {
+        let realm = self.ledger.shared.realm_of(at.meta.ingress);
+        // A source that no pool serves may be forged.
+        let source = at.parsed.source.into();
+        let is_served = is_host_number(at.parsed.source) || self.ledger.shared.pool_for(realm, source).is_some();
+        let subscriber = (side == Side::Inside && is_served).then_some(source);
+        self.ledger.note_no_room(at.now, (realm, subscriber), verdict);
+    }
+
+    /// The first fragment leaves before those that waited. They are useless without it.
+    fn after_first<S: Sink>(&mut self, fate: Fate, known: Known, packet: &mut [u8], sink: &mut S) -> Fate {
+        match fate {
+            Fate::Done(verdict) if verdict.kind() == VerdictKind::Dropped => {
+                self.refuse_held(known.datagram);
+                fate
+            }
+            Fate::Forward { verdict, egress, length } => {
+                let mut sent = Fate::Done(verdict);
+                let first = packet.get(..usize::from(length)).unwrap_or(packet);
+                match self.emit(egress, &[first], sink) {
+                    Ok(Sent::Left) => self.count_grown(egress, verdict),
+                    Ok(Sent::Kept) => sent = Fate::Held,
+                    Err(Verdict::NoBuffer) => {
+                        self.uncount_unsent(verdict, first);
+                        sent = Fate::Done(Verdict::NoBuffer);
+                    }
+                    // An IPv6 host cannot receive it.
+                    Err(refused) => {
+                        self.uncount_unsent(verdict, first);
+                        self.refuse_held(known.datagram);
+                        return Fate::Done(refused);
+                    }
+                }
+                self.release_held(known, sink);
+                sent
+            }
+            Fate::HandOff { worker, meta } => {
+                // Through the sink, to enter the ring before the fragments released now.
+                let sent = sink.hand_off(worker, meta, &[packet]);
+                self.release_held(known, sink);
+                if sent {
+                    self.ledger.counters.handed_off += 1;
+                    Fate::Held
+                } else {
+                    Fate::Done(Verdict::HandOffRingFull)
+                }
+            }
+            other => {
+                self.release_held(known, sink);
+                other
+            }
+        }
+    }
+
+    fn refuse_held(&mut self, datagram: DatagramIndex) {
+        let discarded = self.fragments.refuse(datagram);
+        self.count_held(Verdict::FragmentRefused, discarded);
     }
 
     fn count_held(&mut self, verdict: Verdict, fragments: u32) {
@@ -182,7 +197,7 @@ impl PacketPath {
         at: Arrival<'_>,
         side: Side,
         bytes: &mut [u8],
-        datagram: crate::state::fragments::DatagramIndex,
+        datagram: DatagramIndex,
         sink: &mut S,
     ) -> Fate {
         let Arrival { parsed, .. } = at;
@@ -204,14 +219,8 @@ impl PacketPath {
         }
     }
 
-    fn release_held<S: Sink>(
-        &mut self,
-        now: Instant,
-        side: Side,
-        datagram: crate::state::fragments::DatagramIndex,
-        ports: (u16, u16),
-        sink: &mut S,
-    ) {
+    fn release_held<S: Sink>(&mut self, known: Known, sink: &mut S) {
+        let Known { now, side, datagram, ports } = known;
         let Some(mut scratch) = self.packet_buffer.take() else { return };
         while let Some((length, meta)) = self.fragments.next_held(datagram, &mut scratch[..]) {
             let packet = &mut scratch[..length];

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use mem::ArenaError;
 
 use super::CompiledPool;
+use super::NextHop;
 use super::Shared;
 use super::compile_routes;
 use super::next_hops::compile_host_hops;
 use super::next_hops::compile_transition;
 use crate::external::address_slots::NoRoom;
+use crate::external::address_slots::Slot;
 use crate::external::address_slots::Slots;
 use crate::external::between_workers::BetweenWorkers;
 use crate::external::deterministic::Formula;
@@ -45,6 +47,7 @@ use crate::snapshot::pool_counts::PoolCounts;
 use crate::snapshot::pool_names::PoolNames;
 use crate::snapshot::pressure::Pressure;
 use crate::snapshot::removed_forwards::RemovedForwards;
+use crate::snapshot::transition::Transition;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::InterfaceId;
@@ -156,42 +159,47 @@ fn between_workers_after(
     Ok(Some(Arc::new(between_workers)))
 }
 
-impl Shared {
-    pub(super) fn compile(
-        settings: Settings,
-        workers: usize,
-        slots: Slots,
-        ports: Arc<PortTable>,
-        balance: Balance,
-        before: Option<&Shared>,
-    ) -> Result<Shared, BuildError> {
-        let all_pools = || settings.pools.iter().chain(&slots.removed_pools);
+/// Pools, their addresses, and where an address is.
+struct CompiledPools {
+    pools: Vec<CompiledPool>,
+    formulas: Vec<Option<Formula>>,
+    open: Vec<AddressIndex>,
+    members: Vec<AddressIndex>,
+    position_of: Vec<Option<u32>>,
+    compiled_of: Vec<u16>,
+}
+
+impl CompiledPools {
+    fn new(settings: &Settings, slots: &Slots, ports: &PortTable) -> Result<CompiledPools, BuildError> {
         let pool_count = settings.pools.len() + slots.removed_pools.len();
-        let places =
-            || (0..).map(AddressIndex).zip(&slots.slots).filter_map(|(place, slot)| Some((place, slot.as_ref()?)));
-        let place_of: HashMap<Ipv4Addr, AddressIndex> = places().map(|(place, slot)| (slot.address, place)).collect();
-        let (mut open, mut members) = (Vec::new(), Vec::new());
-        let mut position_of = vec![None; slots.slots.len()];
-        let mut pools = Vec::with_capacity(pool_count * 2);
-        let mut formulas = Vec::with_capacity(pool_count);
-        let reserved = reservations(&settings)?;
-        for (id, pool) in (0..).map(PoolId).zip(all_pools()) {
+        let place_of: HashMap<Ipv4Addr, AddressIndex> =
+            taken_slots(slots).map(|(place, slot)| (slot.address, place)).collect();
+        let mut all = CompiledPools {
+            pools: Vec::with_capacity(pool_count * 2),
+            formulas: Vec::with_capacity(pool_count),
+            open: Vec::new(),
+            members: Vec::new(),
+            position_of: vec![None; slots.slots.len()],
+            compiled_of: Vec::new(),
+        };
+        let reserved = reservations(settings)?;
+        for (id, pool) in (0..).map(PoolId).zip(settings.pools.iter().chain(&slots.removed_pools)) {
             // Removed pools give out nothing.
             let formula = if id.index() < settings.pools.len() { Formula::of(pool) } else { Ok(None) };
             let formula = formula.map_err(|source| BuildError::Formula { pool: pool.name.clone(), source })?;
-            let (first, first_member) = (open.len(), members.len());
-            members.extend(pool.addresses.iter().filter_map(|address| place_of.get(address).copied()));
-            for (position, place) in (0..).zip(&members[first_member..]) {
-                position_of[place.index()] = Some(position);
+            let (first, first_member) = (all.open.len(), all.members.len());
+            all.members.extend(pool.addresses.iter().filter_map(|address| place_of.get(address).copied()));
+            for (position, place) in (0..).zip(&all.members[first_member..]) {
+                all.position_of[place.index()] = Some(position);
             }
             let is_open = |place: &AddressIndex| {
                 let slot = slots.slots.get(place.index()).copied().flatten();
                 slot.is_some_and(|slot| slot.pool == id && slot.closed.is_none())
             };
-            open.extend(members[first_member..].iter().copied().filter(is_open));
+            all.open.extend(all.members[first_member..].iter().copied().filter(is_open));
             let mut compiled = CompiledPool {
                 first: first as u32,
-                count: (open.len() - first) as u32,
+                count: (all.open.len() - first) as u32,
                 first_member: first_member as u32,
                 ..CompiledPool::new(pool, id, formula.as_ref())
             };
@@ -206,54 +214,95 @@ impl Shared {
                     .prepare_guarantees()
                     .map_err(|source| BuildError::Memory { table: "guaranteed ports", source })?;
             }
-            pools.push(compiled);
-            formulas.push(formula);
+            all.pools.push(compiled);
+            all.formulas.push(formula);
         }
         // Closed addresses have a closed copy of their pool.
-        pools.extend_from_within(..);
-        for compiled in &mut pools[pool_count..] {
+        all.pools.extend_from_within(..);
+        for compiled in &mut all.pools[pool_count..] {
             compiled.is_closed = true;
         }
         // Other places belong to the next configuration, which a worker that uses them has adopted.
-        pools.push(CompiledPool::of_elsewhere());
+        all.pools.push(CompiledPool::of_elsewhere());
         let elsewhere = pool_count as u16 * 2;
         let compiled_of = (0..ports.places()).map(|place| match slots.slots.get(place).copied().flatten() {
             Some(slot) if slot.closed.is_none() => slot.pool.0,
             slot => slot.map_or(elsewhere, |slot| slot.pool.0 + pool_count as u16),
         });
-        let compiled_of = compiled_of.collect();
-        let external: Vec<(Ipv4Addr, AddressIndex)> = places().map(|(place, slot)| (slot.address, place)).collect();
-        let has_deadlines = places().any(|(_, slot)| slot.closed.is_some_and(|closed| closed.ends.is_some()));
-        let mut pool_prefixes = vec![Vec::new(); settings.realms()];
-        for (realm, prefixes) in (0..).map(RealmId).zip(&mut pool_prefixes) {
-            for (position, pool) in settings.pools.iter().enumerate().filter(|(_, pool)| pool.serves(realm)) {
-                prefixes.extend(pool.subscribers.iter().map(|prefix| (*prefix, position as u32)));
-            }
+        all.compiled_of = compiled_of.collect();
+        Ok(all)
+    }
+}
+
+fn taken_slots(slots: &Slots) -> impl Iterator<Item = (AddressIndex, &Slot)> {
+    (0..).map(AddressIndex).zip(&slots.slots).filter_map(|(place, slot)| Some((place, slot.as_ref()?)))
+}
+
+/// Each realm's table of the pools that serve its prefixes.
+fn pool_routes(settings: &Settings) -> Result<Vec<RouteTable>, BuildError> {
+    let mut pool_prefixes = vec![Vec::new(); settings.realms()];
+    for (realm, prefixes) in (0..).map(RealmId).zip(&mut pool_prefixes) {
+        for (position, pool) in settings.pools.iter().enumerate().filter(|(_, pool)| pool.serves(realm)) {
+            prefixes.extend(pool.subscribers.iter().map(|prefix| (*prefix, position as u32)));
         }
-        let (mut route_lists, mut next_hops) = compile_routes(&settings);
-        let live = live_after(&settings, workers, before)?;
+    }
+    Ok(pool_prefixes.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?)
+}
+
+struct CompiledRoutes {
+    outside: RouteTable,
+    inside: Vec<RouteTable>,
+    next_hops: Vec<NextHop>,
+    host_hops: Vec<Option<NextHop>>,
+    transition: Transition,
+}
+
+impl CompiledRoutes {
+    fn new(settings: &Settings, live: Option<&Arc<LiveRoutes>>) -> Result<CompiledRoutes, BuildError> {
+        let (mut lists, mut next_hops) = compile_routes(settings);
         let mut host_hops = Vec::new();
-        let transition = match &live {
+        let transition = match live {
             Some(_) => {
                 next_hops.clear();
-                compile_host_hops(&settings, &mut host_hops)
+                compile_host_hops(settings, &mut host_hops)
             }
-            None => compile_transition(&settings, &mut route_lists, &mut next_hops),
+            None => compile_transition(settings, &mut lists, &mut next_hops),
         };
-        let table = |list: &[(Prefix, u32)], number: usize| match &live {
+        let table = |list: &[(Prefix, u32)], number: usize| match live {
             Some(live) => Ok(RouteTable::live(live, number)),
             None => RouteTable::new(list),
         };
-        let outside_routes = table(&route_lists.outside, 0)?;
-        let inside_routes = route_lists.inside.iter().zip(1..).map(|(list, number)| table(list, number));
-        let inside_routes = inside_routes.collect::<Result<_, _>>()?;
+        let outside = table(&lists.outside, 0)?;
+        let inside = lists.inside.iter().zip(1..).map(|(list, number)| table(list, number));
+        Ok(CompiledRoutes { outside, inside: inside.collect::<Result<_, _>>()?, next_hops, host_hops, transition })
+    }
+}
+
+impl Shared {
+    pub(super) fn compile(
+        settings: Settings,
+        workers: usize,
+        slots: Slots,
+        ports: Arc<PortTable>,
+        balance: Balance,
+        before: Option<&Shared>,
+    ) -> Result<Shared, BuildError> {
+        let CompiledPools { pools, formulas, open, members, position_of, compiled_of } =
+            CompiledPools::new(&settings, &slots, &ports)?;
+        let external: Vec<(Ipv4Addr, AddressIndex)> =
+            taken_slots(&slots).map(|(place, slot)| (slot.address, place)).collect();
+        let has_deadlines =
+            taken_slots(&slots).any(|(_, slot)| slot.closed.is_some_and(|closed| closed.ends.is_some()));
+        let live = live_after(&settings, workers, before)?;
+        let routes = CompiledRoutes::new(&settings, live.as_ref())?;
         let is_kernel = |number: usize| settings.kernel_interfaces.contains(&InterfaceId(number as u16));
         let has_kernel = (0..settings.interfaces.len()).map(is_kernel).collect();
         if settings.pools.iter().any(|pool| pool.allocation != Allocation::Ports) {
             ports.prepare_blocks().map_err(|source| BuildError::Memory { table: "port blocks", source })?;
         }
         let places_of_ports = ports.places();
-        let pool_names = PoolNames::new(all_pools(), before.map(|before| &before.pool_names));
+        let all_pools = settings.pools.iter().chain(&slots.removed_pools);
+        let pool_names = PoolNames::new(all_pools, before.map(|before| &before.pool_names));
         Ok(Shared {
             ports,
             local: Arc::new(LocalAddresses::new(&settings.interfaces, &external)),
@@ -278,14 +327,14 @@ impl Shared {
             rehashes_sessions: false,
             generation: before.map_or(0, |before| before.generation.wrapping_add(1)),
             slots,
-            pool_routes: pool_prefixes.iter().map(|list| RouteTable::new(list)).collect::<Result<_, _>>()?,
-            outside_routes,
-            inside_routes,
-            next_hops,
-            host_hops,
+            pool_routes: pool_routes(&settings)?,
+            outside_routes: routes.outside,
+            inside_routes: routes.inside,
+            next_hops: routes.next_hops,
+            host_hops: routes.host_hops,
             live,
             has_kernel,
-            transition,
+            transition: routes.transition,
             pressure: Pressure::default(),
             gateways: Gateways::new(&settings),
             classes: Classes::new(&settings.subscriber, &settings.classes, settings.realms())?,
