@@ -1,0 +1,210 @@
+//! ICMP errors.
+
+use core::net::Ipv4Addr;
+
+use nat::Verdict;
+use testkit::bed6::*;
+use testkit::packet6::*;
+use testkit::*;
+use wire::build;
+
+use super::e1;
+
+#[test]
+fn errors_of_routers_outside_reach_the_host() {
+    covers!("6146-6", "6146-13", "7915-4.2b", "7915-4.3");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let error = build::icmp_error(E2, *source(&out[0]).ip(), 3, 3, &out[0]).build();
+    let [back, _] = bed.outside(&error);
+    assert_eq!(icmp6_of(&back[0]), (1, 4, 0));
+    assert_eq!((view6(&back[0]).source(), view6(&back[0]).destination()), (behind(E2), v6(C6)));
+    let quoted = &back[0][48..];
+    assert_eq!((source6(quoted), destination6(quoted)), ((v6(C6), 5_000), e1(53)));
+}
+
+#[test]
+fn no_ipv4_host_reports_about_a_host_by_its_number() {
+    covers!("6146-6");
+    let mut bed = Bed6::new(settings6());
+    bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let subscriber = Ipv4Addr::new(100, 64, 0, 10);
+    bed.inside(&build::udp(at(subscriber, 5_000), at(E1, 53)).build());
+    let error = |about: Ipv4Addr| {
+        let quote = build::udp(at(E1, 53), at(about, 5_000)).payload(b"answer").build();
+        build::icmp_error(subscriber, E1, 3, 3, &quote).build()
+    };
+    for number in 0xe000_0000_u32..0xe000_0010 {
+        let [_, out] = bed.inside(&error(number.into()));
+        assert_eq!((out.len(), bed.verdict()), (0, Some(Verdict::IcmpQuoteNoMapping)), "{number:x}");
+    }
+    let [_, out] = bed.inside(&error(subscriber));
+    assert_eq!((out.len(), bed.verdict()), (1, Some(Verdict::Outbound)), "about itself");
+}
+
+#[test]
+fn nobody_outside_speaks_for_natrix() {
+    let mut bed = Bed6::new(settings6());
+    let dummy = Ipv4Addr::new(192, 0, 0, 8);
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let mapped = source(&out[0]);
+    let [back, _] = bed.outside(&build::udp(at(dummy, 5_351), mapped).payload(b"forged").build());
+    assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::SourceInvalid)));
+    let [back, _] = bed.outside(&build::icmp_error(dummy, *mapped.ip(), 3, 1, &out[0]).build());
+    assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::SourceInvalid)));
+    let subscriber = Ipv4Addr::new(100, 64, 0, 10);
+    let [_, out] = bed.inside(&build::udp(at(subscriber, 5_000), at(dummy, 53)).build());
+    assert_eq!((out.len(), bed.verdict()), (0, Some(Verdict::DestinationInvalid)), "nor is it a destination");
+}
+
+#[test]
+fn errors_of_private_routers_come_from_natrix() {
+    covers!("6052-5");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), &[7; 1_300]));
+    let router = Ipv4Addr::new(10, 9, 8, 7);
+    let error = build::icmp_error(router, *source(&out[0]).ip(), 3, 4, &out[0]).next_hop_mtu(1_300).build();
+    let [back, _] = bed.outside(&error);
+    assert_eq!(icmp6_of(&back[0]), (2, 0, 1_320));
+    assert_eq!((view6(&back[0]).source(), view6(&back[0]).destination()), (v6(OWN6), v6(C6)));
+    let quoted = &back[0][48..];
+    assert_eq!((source6(quoted), destination6(quoted)), ((v6(C6), 5_000), e1(53)));
+    let link_local = Ipv4Addr::new(169, 254, 1, 1);
+    let [back, _] = bed.outside(&build::icmp_error(link_local, *source(&out[0]).ip(), 3, 1, &out[0]).build());
+    assert_eq!((back.len(), bed.verdict()), (0, Some(Verdict::SourceInvalid)));
+}
+
+#[test]
+fn errors_quote_as_much_as_1280_bytes_hold() {
+    covers!("4443-2.4a");
+    let mut settings = settings6();
+    settings.interfaces[1].mtu = 1_400;
+    let mut bed = Bed6::new(settings);
+    let large = udp6((v6(C6), 5_000), e1(53), &[7; 1_452]);
+    let mut last = udp6((v6(C6), 5_001), e1(53), &[7; 1_400]);
+    last[7] = 1;
+    for (packet, expected) in [(large, (2, 0, 1_420)), (last, (3, 0, 0))] {
+        let [inside, out] = bed.inside(&packet);
+        assert!(out.is_empty());
+        assert_eq!(icmp6_of(&inside[0]), expected);
+        assert_eq!(inside[0].len(), 1_280);
+        let quoted = &inside[0][48..];
+        assert_eq!((quoted[..6] == packet[..6], &quoted[8..]), (true, &packet[8..quoted.len()]));
+    }
+    // A short packet is quoted whole.
+    let mut short = udp6((v6(C6), 5_002), e1(53), &[7; 700]);
+    short[7] = 1;
+    let [inside, _] = bed.inside(&short);
+    assert_eq!((inside[0].len(), &inside[0][88..]), (48 + short.len(), &short[40..]));
+}
+
+#[test]
+fn a_duplicate_address_sends_nothing() {
+    covers!("4862-5.4");
+    let mut settings = settings6();
+    settings.port_control.pcp = true;
+    let mut bed = Bed6::new(settings.clone());
+    bed.give_up_address(v6(OWN6));
+    let mut expiring = udp6((v6(C6), 5_000), e1(53), b"question");
+    expiring[7] = 1;
+    assert_eq!(bed.inside(&expiring)[0], Vec::<Vec<u8>>::new(), "no address is left to send it from");
+    let private = udp6((v6(C6), 5_000), (behind([10, 0, 0, 1].into()), 53), b"question");
+    assert_eq!(bed.inside(&private)[0], Vec::<Vec<u8>>::new());
+    assert_eq!(bed.answer6((v6(C6), 6_000), (v6(OWN6), 5_351), &[2; 24]), None);
+    // Another address takes over.
+    let other = v6("2001:db8:1::2");
+    settings.ipv6.addresses.push(nat::settings::Address6 {
+        interface: topology::INSIDE,
+        address: other.into(),
+        prefix_length: 64,
+    });
+    let mut bed = Bed6::new(settings);
+    bed.give_up_address(v6(OWN6));
+    for packet in [expiring, private] {
+        let [inside, _] = bed.inside(&packet);
+        assert_eq!(view6(&inside[0]).source(), other);
+    }
+    assert!(bed.answer6((v6(C6), 6_000), (other, 5_351), &[2; 24]).is_some());
+}
+
+#[test]
+fn errors_from_inside_reach_the_remote_host() {
+    covers!("6791-4");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let mapped = source(&out[0]);
+    let [back, _] = bed.outside(&build::udp(at(E1, 53), mapped).payload(b"answer").build());
+    // From a router that is no host of NAT64.
+    let error = icmp6_message(v6("2001:db8:ff::1"), behind(E1), (2, 0), 1_400, &back[0]);
+    let [_, out] = bed.inside(&error);
+    assert_eq!(bed.verdict(), Some(Verdict::Outbound));
+    assert_eq!(source(&out[0]).ip(), mapped.ip());
+    let message = &out[0][20..];
+    assert_eq!((message[0], message[1]), (3, 4));
+    assert_eq!(u16::from_be_bytes([message[6], message[7]]), 1_380);
+    assert_eq!((source(&message[8..]), destination(&message[8..])), (at(E1, 53), mapped));
+}
+
+#[test]
+fn own_errors_come_from_an_ipv6_address_of_natrix() {
+    let mut bed = Bed6::new(settings6());
+    let mut packet = udp6((v6(C6), 5_000), e1(53), b"question");
+    packet[7] = 1;
+    let [inside, out] = bed.inside(&packet);
+    assert!(out.is_empty());
+    assert_eq!(bed.verdict(), Some(Verdict::TtlExpired));
+    assert_eq!(icmp6_of(&inside[0]), (3, 0, 0));
+    assert_eq!((view6(&inside[0]).source(), view6(&inside[0]).destination()), (v6(OWN6), v6(C6)));
+    let quoted = &inside[0][48..];
+    assert_eq!((source6(quoted), destination6(quoted)), ((v6(C6), 5_000), e1(53)));
+}
+
+#[test]
+fn without_a_free_port_the_host_is_unreachable() {
+    covers!("6146-19", "6146-18");
+    let mut settings = settings6().addresses(&POOL[..1]).ports(2_000, 2_003);
+    settings.transition.hosts_per_subscriber_max = 10;
+    let mut bed = Bed6::new(settings);
+    let mut mapped = Vec::new();
+    for port in 5_000..5_004 {
+        let [_, out] = bed.inside(&udp6((v6(C6), port), e1(53), b"x"));
+        mapped.push(source(&out[0]));
+    }
+    mapped.sort();
+    mapped.dedup();
+    assert_eq!(mapped.len(), 4, "no external port twice");
+    let [inside, out] = bed.inside(&udp6((v6(C6), 6_000), e1(53), b"x"));
+    assert!(out.is_empty());
+    assert_eq!((bed.verdict(), icmp6_of(&inside[0])), (Some(Verdict::PortsExhausted), (1, 3, 0)));
+}
+
+#[test]
+fn other_protocols_are_refused_with_an_error() {
+    covers!("6146-11");
+    let mut bed = Bed6::new(settings6());
+    let [inside, out] = bed.inside(&packet6(v6(C6), behind(E1), 132, &[0; 20]));
+    assert!(out.is_empty());
+    assert_eq!((bed.verdict(), icmp6_of(&inside[0])), (Some(Verdict::ProtocolUnsupported), (1, 4, 0)));
+}
+
+#[test]
+fn an_error_about_an_error_is_dropped_silently() {
+    covers!("6146-7");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
+    let mapped = source(&out[0]);
+    let error = build::icmp_error(*mapped.ip(), E1, 3, 3, &build::udp(at(E1, 53), mapped).build()).build();
+    for icmp_type in [3, 11, 12] {
+        let [back, left] = bed.outside(&build::icmp_error(E2, *mapped.ip(), icmp_type, 0, &error).build());
+        assert!(back.is_empty() && left.is_empty());
+        assert_eq!(bed.verdict(), Some(Verdict::IcmpQuoteMalformed));
+    }
+    let answer = bed.outside(&build::udp(at(E1, 53), mapped).build())[0].remove(0);
+    let error = icmp6_message(behind(E1), v6(C6), (1, 0), 0, &answer);
+    for icmp_type in [1, 2, 3, 4] {
+        let nested = icmp6_message(v6(C6), behind(E1), (icmp_type, 0), 1_400, &error);
+        let [back, left] = bed.inside(&nested);
+        assert!(back.is_empty() && left.is_empty());
+        assert_eq!(bed.verdict(), Some(Verdict::IcmpQuoteMalformed));
+    }
+}
