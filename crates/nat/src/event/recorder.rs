@@ -59,7 +59,7 @@ const RESERVED_ONE_IN: usize = 4;
 
 /// A new log gets live state only while at most one slot in this many is used, so that current
 /// events are not delayed.
-const RETOLD_WITHIN_ONE_IN: usize = 2;
+const EXISTING_STATE_WITHIN_ONE_IN: usize = 2;
 
 /// Bit of a ring's mark: its worker has ended and has no unreported loss. The other bits are a
 /// time, in µs, before which no event follows.
@@ -154,9 +154,9 @@ impl EventLog {
         core::mem::replace(&mut self.opened_seen, count) != count && self.ring.is_some()
     }
 
-    pub(crate) fn may_retell(&mut self) -> bool {
+    pub(crate) fn may_log_existing_state(&mut self) -> bool {
         let Some(ring) = &mut self.ring else { return false };
-        let kept = ring.capacity() - ring.capacity() / RETOLD_WITHIN_ONE_IN;
+        let kept = ring.capacity() - ring.capacity() / EXISTING_STATE_WITHIN_ONE_IN;
         // One more, for a gap to be reported first.
         ring.room(kept + 2 + self.for_names) > kept + 1 + self.for_names
     }

@@ -66,7 +66,7 @@ pub(crate) struct Policy {
     pub(in crate::shard) former: upkeep::shorten::Former,
     pub(in crate::shard) watch: upkeep::watch::Watch,
     pub(in crate::shard) timers: SteadyTimers,
-    pub(in crate::shard) stamps: reload::stamps::Stamps,
+    pub(in crate::shard) generations: reload::filter_generations::FilterGenerations,
     pub(crate) class_generation: u16,
 }
 
@@ -74,7 +74,7 @@ impl Policy {
     /// For records whose packets the filters permit in both directions.
     #[inline(always)]
     pub(crate) fn filter_generation(&self) -> u8 {
-        self.stamps.current()
+        self.generations.current()
     }
 }
 
@@ -90,7 +90,7 @@ pub(in crate::shard) struct Upkeep {
     pub(in crate::shard) hosts: Savings,
     /// Mappings up to here may need a record since settings changed; None once all are recorded.
     pub(in crate::shard) unrecorded: Option<u32>,
-    pub(in crate::shard) snapshot_report: reload::retell::SnapshotReport,
+    pub(in crate::shard) snapshot_report: reload::existing_state::SnapshotReport,
 }
 
 /// Derives a key for each use of randomness from one secret.
@@ -155,7 +155,7 @@ impl Ledger {
             former: upkeep::shorten::Former::new(Timers::new(shared.settings())),
             watch: upkeep::watch::Watch::new(shared.settings()),
             class_generation: commit::admission::FIRST_GENERATION,
-            stamps: reload::stamps::Stamps::new(shared.filters.generation()),
+            generations: reload::filter_generations::FilterGenerations::new(shared.filters.generation()),
             timers: SteadyTimers::new(&timeouts, shared.settings().inbound_refresh),
         };
         let upkeep = Upkeep {
@@ -169,7 +169,7 @@ impl Ledger {
             settled: Walk::default(),
             hosts: Savings::default(),
             unrecorded: None,
-            snapshot_report: reload::retell::SnapshotReport::default(),
+            snapshot_report: reload::existing_state::SnapshotReport::default(),
         };
         let mut events = EventLog::new(&shared.settings().events, keys.hash_for(9));
         if hosts_max > 0 {

@@ -2,6 +2,6 @@
 
 pub(in crate::shard) mod adopt;
 pub(crate) mod census;
+pub(in crate::shard) mod existing_state;
+pub(in crate::shard) mod filter_generations;
 pub(in crate::shard) mod next_mapping;
-pub(in crate::shard) mod retell;
-pub(in crate::shard) mod stamps;

@@ -42,9 +42,9 @@ impl Ledger {
         if self.worker == WorkerId(0) {
             self.shared.free_removed_forwards(now, &mut self.upkeep.removed_forwards);
         }
-        self.sweep_stamps();
+        self.sweep_filter_generations();
         self.watch(now);
-        self.retell(now, elapsed);
+        self.log_existing_state(now, elapsed);
     }
 
     pub(in crate::shard) fn maintain_events(&mut self, now: Instant) {

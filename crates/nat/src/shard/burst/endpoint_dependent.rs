@@ -92,14 +92,14 @@ impl PacketPath {
         realm: RealmId,
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
-        let stamp = self.ledger.policy.stamps.current();
+        let generation = self.ledger.policy.generations.current();
         if self.ledger.policy.lifetimes.own(protocol(kind), be16::<22>(header)).is_some() {
             return None;
         }
         let key = inside_key(header, kind, realm);
         let flow = self.ledger.state.flows.get(index);
         let (remote_inside, remote_outside) = (flow.remote_inside(), flow.remote_outside());
-        if !flow.is_steady_inside(&key, stamp) || flow.expires() <= clock.due[usize::from(is_tcp)] {
+        if !flow.is_steady_inside(&key, generation) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
         let cache = &mut self.ledger.route_cache;
@@ -126,10 +126,10 @@ impl PacketPath {
         index: u32,
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
-        let stamp = self.ledger.policy.stamps.current();
+        let generation = self.ledger.policy.generations.current();
         let key = outside_key(header, kind);
         let flow = self.ledger.state.flows.get(index);
-        if !flow.is_steady_outside(&key, stamp) || flow.expires() <= clock.due[usize::from(is_tcp)] {
+        if !flow.is_steady_outside(&key, generation) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
         let (realm, internal, remote_inside) = (flow.realm(), flow.internal(), flow.remote_inside());

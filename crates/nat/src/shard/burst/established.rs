@@ -170,7 +170,7 @@ pub(in crate::shard) struct Scratch {
     /// Rules or filters need the general way.
     pub(in crate::shard) refused: u64,
     /// Filters permit the answers, too.
-    pub(in crate::shard) stampable: u64,
+    pub(in crate::shard) answers_permitted: u64,
     pub(in crate::shard) hosts: HostPackets,
 }
 
@@ -195,7 +195,7 @@ impl Default for Scratch {
             port_place: [0; BURST_MAX],
             ruling: [Ruling::DEFAULT; BURST_MAX],
             refused: 0,
-            stampable: u64::MAX,
+            answers_permitted: u64::MAX,
             hosts: HostPackets::default(),
         }
     }
@@ -454,9 +454,9 @@ impl PacketPath {
         let is_tcp = kind.is_tcp();
         let cache = &mut self.ledger.route_cache;
         let egress = self.ledger.shared.steady_out(cache, destination, internal as u32, length)?;
-        let stamp = self.ledger.policy.stamps.current();
+        let generation = self.ledger.policy.generations.current();
         let mapping = self.ledger.state.mappings.get_mut(record);
-        let differs = mapping.differs_outbound(internal, steady_remote(destination, be16::<22>(header), stamp));
+        let differs = mapping.differs_outbound(internal, steady_remote(destination, be16::<22>(header), generation));
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
         if (differs != 0) | is_due {
             return None;
@@ -502,9 +502,9 @@ impl PacketPath {
     ) -> Option<(Egress, (u32, u16))> {
         let is_tcp = kind.is_tcp();
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
-        let stamp = self.ledger.policy.stamps.current();
+        let generation = self.ledger.policy.generations.current();
         let mapping = self.ledger.state.mappings.get_mut(record);
-        let remote = steady_remote(be32::<12>(header), be16::<20>(header), stamp);
+        let remote = steady_remote(be32::<12>(header), be16::<20>(header), generation);
         let differs = mapping.differs_inbound(protocol as u8, be32::<16>(header), be16::<22>(header), remote);
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
         let (realm, address, port) = (mapping.realm(), mapping.internal_address(), mapping.internal_port());

@@ -429,9 +429,9 @@ impl PacketPath {
             let (sequence, ack) = (be32::<24>(header), be32::<28>(header));
             mapping.tracker.observe(Side::Inside, sequence, payload + 1, ack, Flags(header[33]));
         }
-        let permits = Permits { back: scratch.stampable >> i & 1 != 0, ..Permits::ALL };
-        if let Some(stamp) = self.ledger.policy.stamps.to_give(permits) {
-            mapping.set_session_generation(stamp);
+        let permits = Permits { back: scratch.answers_permitted >> i & 1 != 0, ..Permits::ALL };
+        if let Some(generation) = self.ledger.policy.generations.to_give(permits) {
+            mapping.set_session_generation(generation);
         }
         let (external_address, port) = (mapping.external_address, mapping.external_port());
         self.ledger.shared.rules.count(self.ledger.worker, scratch.ruling[i]);

@@ -104,17 +104,17 @@ impl PacketPath {
         internal: &InternalKey,
     ) -> Result<(), Verdict> {
         let flow = self.ledger.state.flows.get(index);
-        if flow.filter_generation() == self.ledger.policy.stamps.current() {
+        if flow.filter_generation() == self.ledger.policy.generations.current() {
             return Ok(());
         }
         let permits = self.filter(now, true, &RuleKey::of_flow(internal, flow.remote_inside()), false)?;
-        self.stamp_flow(index, permits);
+        self.note_flow_permitted(index, permits);
         Ok(())
     }
 
-    pub(in crate::shard) fn stamp_flow(&mut self, index: u32, permits: Permits) {
-        if let Some(stamp) = self.ledger.policy.stamps.to_give(permits) {
-            self.ledger.state.flows.get_mut(index).set_filter_generation(stamp);
+    pub(in crate::shard) fn note_flow_permitted(&mut self, index: u32, permits: Permits) {
+        if let Some(generation) = self.ledger.policy.generations.to_give(permits) {
+            self.ledger.state.flows.get_mut(index).set_filter_generation(generation);
         }
     }
 
@@ -126,22 +126,22 @@ impl PacketPath {
         index: u32,
         remote: (u32, u16),
     ) -> Result<(), Verdict> {
-        if self.ledger.state.mappings.get(index).session_generation() == self.ledger.policy.stamps.current() {
+        if self.ledger.state.mappings.get(index).session_generation() == self.ledger.policy.generations.current() {
             return Ok(());
         }
         let key = RuleKey::of_flow(&self.ledger.state.mappings.get(index).key(), remote);
         let permits = self.filter(now, is_out, &key, false)?;
-        self.stamp(index, Some(SessionRef::Inline), permits);
+        self.note_permitted(index, Some(SessionRef::Inline), permits);
         Ok(())
     }
 
-    /// Only a mapping's first session has a stamp.
+    /// Only a mapping's first session has a generation.
     #[inline]
-    pub(in crate::shard) fn stamp(&mut self, index: u32, session: Option<SessionRef>, permits: Permits) {
+    pub(in crate::shard) fn note_permitted(&mut self, index: u32, session: Option<SessionRef>, permits: Permits) {
         if session == Some(SessionRef::Inline)
-            && let Some(stamp) = self.ledger.policy.stamps.to_give(permits)
+            && let Some(generation) = self.ledger.policy.generations.to_give(permits)
         {
-            self.ledger.state.mappings.get_mut(index).set_session_generation(stamp);
+            self.ledger.state.mappings.get_mut(index).set_session_generation(generation);
         }
     }
 
@@ -149,7 +149,7 @@ impl PacketPath {
     pub(in crate::shard) fn ask_rules(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         let (rules, filters) = (&self.ledger.shared.rules, &self.ledger.shared.filters);
         scratch.refused = 0;
-        scratch.stampable = u64::MAX;
+        scratch.answers_permitted = u64::MAX;
         if rules.is_empty() && filters.is_empty() {
             return;
         }
@@ -188,7 +188,7 @@ impl PacketPath {
                 matches!(ruling.action, RuleAction::Translate { mapping: MappingKind::EndpointIndependent, .. });
             let is_usual = is_translated && permits.out && !permits.is_logged;
             scratch.refused |= u64::from(!is_usual) << i;
-            scratch.stampable &= !(u64::from(!permits.back) << i);
+            scratch.answers_permitted &= !(u64::from(!permits.back) << i);
         }
     }
 }

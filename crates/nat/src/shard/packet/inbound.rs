@@ -186,13 +186,13 @@ impl PacketPath {
         match decided {
             Decided { act: Act::Enter { mapping: index, session, hop }, judged, .. } => {
                 if let Some(judged) = judged {
-                    self.stamp(index, session, judged.permits);
+                    self.note_permitted(index, session, judged.permits);
                 }
                 self.established_inbound(at, bytes, Flow { index, session }, &hop, via, sink)
             }
             Decided { act: Act::EnterFlow { flow, hop }, judged, .. } => {
                 if let Some(judged) = judged {
-                    self.stamp_flow(flow, judged.permits);
+                    self.note_flow_permitted(flow, judged.permits);
                 }
                 self.enter_by_flow(at, bytes, flow, &hop, via, sink)
             }

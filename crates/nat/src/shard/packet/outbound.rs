@@ -249,7 +249,7 @@ impl PacketPath {
 
     fn note_opened(&mut self, packet: &Outbound<'_>, question: &Question, judged: Option<Judged>, flow: Flow) {
         if let Some(judged) = judged {
-            self.stamp(flow.index, flow.session, judged.permits);
+            self.note_permitted(flow.index, flow.session, judged.permits);
         }
         self.ledger.shared.rules.count(self.ledger.worker, question.ruling);
         if packet.key.protocol == Protocol::Tcp {

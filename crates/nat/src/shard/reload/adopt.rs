@@ -146,7 +146,7 @@ impl Shard {
         if next.shared.rehashes_sessions() {
             self.path.ledger.state.sessions.hash_anew();
         }
-        self.path.ledger.policy.stamps.change(next.shared.filters.generation());
+        self.path.ledger.policy.generations.change(next.shared.filters.generation());
         self.path.ledger.events.adopt(next.shared.generation());
         self.path.ledger.upkeep.unrecorded =
             self.path.ledger.events.is_on().then(|| self.path.ledger.state.mappings.walk_end());
@@ -189,12 +189,12 @@ impl Shard {
     /// ones.
     fn unsettle_some(&mut self) {
         let end = self.path.ledger.state.subscribers.walk_end();
-        let (stamp, class_generation) =
+        let (generation, class_generation) =
             (self.path.ledger.shared.short_generation(), self.path.ledger.policy.class_generation);
         for slot in self.path.ledger.upkeep.settled.next(SETTLED_MIN.max(end / SETTLED_WITHIN + 1), end) {
             let record = self.path.ledger.state.subscribers.get_mut(slot);
-            if record.generation != stamp {
-                record.generation = stamp.wrapping_sub(1);
+            if record.generation != generation {
+                record.generation = generation.wrapping_sub(1);
             }
             if record.class_generation != class_generation {
                 record.class_generation = NO_GENERATION;

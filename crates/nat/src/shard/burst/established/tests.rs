@@ -418,7 +418,7 @@ fn filter() -> impl Strategy<Value = FilterRule> {
 
 /// However often filters change before its record is visited.
 #[test]
-fn a_stamp_permits_nothing_after_it_wraps() {
+fn a_generation_permits_nothing_after_it_wraps() {
     let deny = |port: u16| FilterRule {
         matches: Match { destination_ports: PortRange { first: 80, last: port }, ..Match::ALL },
         action: FilterAction::Deny,

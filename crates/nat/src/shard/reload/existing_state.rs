@@ -56,7 +56,7 @@ impl View<'_> {
 
 impl Ledger {
     #[inline]
-    pub(in crate::shard) fn retell(&mut self, now: Instant, elapsed: u64) {
+    pub(in crate::shard) fn log_existing_state(&mut self, now: Instant, elapsed: u64) {
         if self.events.is_log_new() {
             self.state.subscribers.hosts.forget_names();
             let leases = if self.shared.ports.blocks.is_ready() { self.shared.address_count() as u64 } else { 0 };
@@ -69,17 +69,17 @@ impl Ledger {
             };
         }
         if self.upkeep.snapshot_report.is_due {
-            self.retell_some(now, elapsed);
+            self.log_some_existing_state(now, elapsed);
         }
     }
 
     #[cold]
-    fn retell_some(&mut self, now: Instant, elapsed: u64) {
+    fn log_some_existing_state(&mut self, now: Instant, elapsed: u64) {
         let visits = elapsed.saturating_mul(VISITS_PER_MICRO).clamp(VISITS_PER_CALL_MIN, VISITS_PER_CALL_MAX);
         let reported_before = self.upkeep.snapshot_report.reported;
         for _ in 0..visits {
             if self.upkeep.snapshot_report.reported - reported_before >= REPORTS_PER_CALL_MAX
-                || !self.events.may_retell()
+                || !self.events.may_log_existing_state()
             {
                 return;
             }
