@@ -337,7 +337,7 @@ struct Run {
 impl Run {
     fn run(&mut self, began_us: u64, stop: &AtomicBool, clocks: &impl Fn() -> Clocks) {
         let file = self.lines.as_ref().map(|lines| lines.destination.clone());
-        self.tell(
+        self.write_own(
             began_us,
             &Own { event: "started", formulas: self.formulas(), file: file.as_deref(), ..Own::default() },
         );
@@ -363,7 +363,7 @@ impl Run {
             let mut is_written = if taken > 0 && is_small { false } else { self.flush(moment) };
             if let Some(store) = &mut self.store {
                 is_written &= store.write(moment, &mut self.rings);
-                store.retell(moment, &self.opened);
+                store.ask_for_report(moment, &self.opened);
             }
             self.report(moment);
             if taken == 0 && stop.load(Ordering::Relaxed) {
@@ -396,7 +396,7 @@ impl Run {
         self.report(moment);
     }
 
-    fn tell(&mut self, unix_us: u64, own: &Own<'_>) {
+    fn write_own(&mut self, unix_us: u64, own: &Own<'_>) {
         let own = Own { version: &self.version, ..*own };
         if let Some(lines) = &mut self.lines {
             lines.writer.line(|out| line::write_own(out, unix_us, &own));
@@ -421,7 +421,7 @@ impl Run {
         let earlier = core::mem::replace(&mut lines.destination, output.destination);
         let (file, formulas) = (lines.destination.clone(), self.formulas());
         let (file, earlier) = (Some(file.as_str()), Some(earlier.as_str()));
-        self.tell(moment.unix_us, &Own { event: "opened", formulas, file, earlier, workers, ..Own::default() });
+        self.write_own(moment.unix_us, &Own { event: "opened", formulas, file, earlier, workers, ..Own::default() });
         // After the `opened` line: whatever workers report is taken from the rings later.
         self.opened.count_one();
     }

@@ -30,9 +30,9 @@ const HELD_ONE_IN: usize = 8;
 /// Time between two reports of the store's state, in µs.
 const HEALTH_US: u64 = 100_000;
 /// Time from lost records to a report of all live state, in µs.
-const RETELL_AFTER_US: u64 = 1_000_000;
+const REPORT_AFTER_US: u64 = 1_000_000;
 /// Time between two such reports.
-const RETELL_INTERVAL_US: u64 = 30_000_000;
+const REPORT_INTERVAL_US: u64 = 30_000_000;
 
 /// A store while the exporter writes it.
 #[derive(Debug)]
@@ -52,8 +52,8 @@ pub(crate) struct Storing {
     retry_at_us: u64,
     health_at_us: u64,
     /// When a report of all live state is due, because records were lost.
-    retell_at_us: Option<u64>,
-    retold_us: u64,
+    report_at_us: Option<u64>,
+    reported_us: u64,
 }
 
 impl Storing {
@@ -68,8 +68,8 @@ impl Storing {
             oldest_us: u64::MAX,
             retry_at_us: 0,
             health_at_us: 0,
-            retell_at_us: None,
-            retold_us: 0,
+            report_at_us: None,
+            reported_us: 0,
         }
     }
 
@@ -96,7 +96,7 @@ impl Storing {
         let count = ring.hold_burst(max, |record| events.extend(record.event()));
         for event in events.iter() {
             if event.kind == EventKind::Gap && event.cause != Cause::NoAllocation {
-                self.retell_at_us.get_or_insert(event.at.as_micros().saturating_add(RETELL_AFTER_US));
+                self.report_at_us.get_or_insert(event.at.as_micros().saturating_add(REPORT_AFTER_US));
             }
             see(event);
         }
@@ -150,11 +150,11 @@ impl Storing {
 
     /// Asks the workers to report all live state if records were lost: then later answers are
     /// complete again.
-    pub(crate) fn retell(&mut self, moment: Clocks, opened: &LogsOpened) {
+    pub(crate) fn ask_for_report(&mut self, moment: Clocks, opened: &LogsOpened) {
         let now_us = moment.now.as_micros();
-        let is_due = self.retell_at_us.is_some_and(|at_us| at_us <= now_us);
-        if is_due && (self.retold_us == 0 || now_us >= self.retold_us + RETELL_INTERVAL_US) {
-            (self.retell_at_us, self.retold_us) = (None, now_us);
+        let is_due = self.report_at_us.is_some_and(|at_us| at_us <= now_us);
+        if is_due && (self.reported_us == 0 || now_us >= self.reported_us + REPORT_INTERVAL_US) {
+            (self.report_at_us, self.reported_us) = (None, now_us);
             opened.count_one();
         }
     }

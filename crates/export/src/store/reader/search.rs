@@ -51,7 +51,7 @@ const HOLDERS_MAX: usize = 1 << 20;
 const STRETCHES_MAX: usize = 10_000;
 /// Records of mappings that kept ports of others are looked for until then, in µs after a change of
 /// formulas, if no record says that there are all of them: more than a walk over all mappings.
-const RETOLD_US: u64 = 60_000_000;
+const REPORTED_WITHIN_US: u64 = 60_000_000;
 
 /// Records that no segment has, by boot, as far as a lookup needs them: those after the last
 /// segment of the last boot, or all of a replay.
@@ -455,7 +455,7 @@ impl<'a> Search<'a> {
         for change in store.catalogue.boots.get(stretch.boot as usize).into_iter().flat_map(changes) {
             if change.since_us <= to_us && from_us < change.until_us {
                 let until_us = self.recorded_us(stretch.boot, &change)?;
-                recorded_us = recorded_us.max(until_us.unwrap_or(change.adopted_us.saturating_add(RETOLD_US)));
+                recorded_us = recorded_us.max(until_us.unwrap_or(change.adopted_us.saturating_add(REPORTED_WITHIN_US)));
             }
         }
         let is_about = |coverage: &Coverage| {
