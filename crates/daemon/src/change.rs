@@ -195,7 +195,7 @@ fn changes(before: &Config, after: &Config, path: &str, asked: &NewConfig) -> Re
     let found = config::changes(before, after);
     let of_records = found.iter().filter(|change| change.of_records).map(|change| change.object.as_str());
     let of_records = of_records.collect::<Vec<_>>().join(", ");
-    let told = found.into_iter().map(|change| Change {
+    let changes = found.into_iter().map(|change| Change {
         object: change.object,
         before: change.before,
         after: change.after,
@@ -203,12 +203,12 @@ fn changes(before: &Config, after: &Config, path: &str, asked: &NewConfig) -> Re
         reason: change.restart.map(str::to_owned),
     });
     if of_records.is_empty() || !asked.keep_records {
-        return Ok(told.collect());
+        return Ok(changes.collect());
     }
     let problem = "needs the role audit too: it decides which records of subscribers are kept, or where they go";
     let remedy = format!("make this change on the machine, with natrix reload, or leave it as it is; {UNCHANGED}");
     let fault = Fault::new(format!("configuration {path}"), problem, remedy).seen(of_records);
-    Err(Refused { replies: told.map(Reply::from).collect(), fault })
+    Err(Refused { replies: changes.map(Reply::from).collect(), fault })
 }
 
 /// Compiles another configuration. What can only change by a restart stays as it is.
@@ -228,12 +228,12 @@ fn candidate(instance: &Instance, live: &Live, config: &Config, path: &str) -> R
             BuildError::Several(errors) => errors,
             one => vec![one],
         };
-        let told: Vec<Reply> = faults.iter().take(FAULTS_MAX).map(|error| hindrance(path, error).into()).collect();
+        let replies: Vec<Reply> = faults.iter().take(FAULTS_MAX).map(|error| hindrance(path, error).into()).collect();
         let object = format!("configuration {path}");
         let remedy = format!("see the faults listed; {UNCHANGED}");
         let fault = Fault::new(object, many("cannot replace the running one", faults.len()), remedy);
         let fault = fault.seen(faults.len().to_string());
-        Refused { replies: told, fault }
+        Refused { replies, fault }
     })
 }
 
@@ -562,7 +562,7 @@ fn census(
 
 /// Logs which guarantees of these settings, which are now in use, cannot be kept yet, by class and
 /// by formula.
-fn tell_missing(instance: &Instance, shared: &Arc<Shared>, log: Log) {
+fn warn_of_missing(instance: &Instance, shared: &Arc<Shared>, log: Log) {
     for plan in shared.slice_plan(&SliceHolds::default()) {
         let name = shared.pool(plan.pool).map_or("", |pool| &pool.name);
         log.warn(&format_args!(
@@ -663,7 +663,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     {
         live.log.error(&format_args!("reload of {path}: {error}"));
     }
-    tell_missing(instance, &after, live.log);
+    warn_of_missing(instance, &after, live.log);
     // From here on the change is made, so nothing is a refusal.
     let (saved, not_saved) = bring_to_file(live, asked, &config, &path);
     let before = std::mem::replace(&mut live.config, config);

@@ -168,7 +168,7 @@ impl Sinks {
             let started = Sink::start(options, Arc::clone(&self.known), {
                 let (name, reports) = (name.clone(), Arc::clone(&self.reports));
                 move |news| {
-                    tell(log, &name, news);
+                    log_news(log, &name, news);
                     reports.hear(news, Instant::now());
                 }
             });
@@ -228,7 +228,7 @@ impl Sinks {
 }
 
 /// Writes what happened to a sink into the log of the process.
-fn tell(log: Log, name: &str, news: &News) {
+fn log_news(log: Log, name: &str, news: &News) {
     match news {
         News::Connected | News::CaughtUp | News::Resumed => log.info(&format_args!("log sink {name}: {news}")),
         News::Failed(_) | News::Unkept(_) | News::Behind(_) | News::EndsUnknown | News::Begun => {

@@ -66,11 +66,11 @@ pub fn frames(bytes: &[u8]) {
     let mut allowed = [0_u64; Class::ALL.len()];
     while !dice.is_empty() {
         now = now + Duration::from_micros(u64::from(dice.byte()) * 50);
-        let (is_near, length) = (dice.byte() & 1 == 0, usize::from(dice.byte()));
+        let (is_on_link, length) = (dice.byte() & 1 == 0, usize::from(dice.byte()));
         let frame = dice.bytes(length);
-        let (class, source) = classify(frame, |_| is_near);
-        assert_eq!(classify(frame, |_| is_near), (class, source), "the same frame has the same class");
-        check_class(frame, is_near, class);
+        let (class, source) = classify(frame, |_| is_on_link);
+        assert_eq!(classify(frame, |_| is_on_link), (class, source), "the same frame has the same class");
+        check_class(frame, is_on_link, class);
         // A frame may come many times.
         for _ in 0..=dice.byte() {
             let is_allowed = limiter.allows(now, class, source);
@@ -93,7 +93,7 @@ pub fn frames(bytes: &[u8]) {
     assert!(Class::ALL.iter().all(|class| limiter.allows(later, *class, 1)), "a class stays shut");
 }
 
-fn check_class(frame: &[u8], is_near: bool, class: Class) {
+fn check_class(frame: &[u8], is_on_link: bool, class: Class) {
     let Ok(header) = LinkHeader::parse(frame) else {
         assert_eq!(class, Class::Other, "bytes that are no frame");
         return;
@@ -105,13 +105,13 @@ fn check_class(frame: &[u8], is_near: bool, class: Class) {
         ETHER_TYPE_IPV4 => {
             assert_ne!(class, Class::Neighbour, "IPv4");
             let is_for_routing = is_for_link && class == Class::Routing;
-            assert!(class == Class::Other || is_near || is_for_routing, "routing from afar: {frame:02x?}");
+            assert!(class == Class::Other || is_on_link || is_for_routing, "routing from afar: {frame:02x?}");
             let hop_limit = packet.get(8).copied().unwrap_or(0);
             check_hop_limit(frame, class, hop_limit);
         }
         ETHER_TYPE_IPV6 => {
-            let is_near = is_near || packet.get(8) == Some(&0xfe);
-            assert!(matches!(class, Class::Other | Class::Neighbour) || is_near, "routing from afar: {frame:02x?}");
+            let is_on_link = is_on_link || packet.get(8) == Some(&0xfe);
+            assert!(matches!(class, Class::Other | Class::Neighbour) || is_on_link, "routing from afar: {frame:02x?}");
             check_hop_limit(frame, class, packet.get(7).copied().unwrap_or(0));
         }
         ..=1_500 => assert_eq!(class, Class::Routing, "IEEE 802.3 has no type"),

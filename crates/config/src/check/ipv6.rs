@@ -57,8 +57,9 @@ fn addresses(interfaces: &[InterfaceDraft], report: &mut Report) -> Vec<Address6
         for own in &interface.addresses6 {
             let (address, length) = own.value;
             let clash = checked.iter().find(|(other, known, known_length, _)| {
-                let is_near = interfaces.get(*other).is_some_and(|other| interface.shares_addresses_with(other));
-                is_near
+                let shares_addresses =
+                    interfaces.get(*other).is_some_and(|other| interface.shares_addresses_with(other));
+                shares_addresses
                     && (*known == address
                         || *other != index && shares_prefix(*known, address, length.min(*known_length)))
             });

@@ -513,8 +513,8 @@ impl Node {
                     Some(State::Duplicate) | None => return judgement,
                 }
                 judgement.verdict = Verdict::Local;
-                let is_near = self.is_on_link(interface, message.source);
-                if message.station.is_some() && is_near {
+                let is_on_link = self.is_on_link(interface, message.source);
+                if message.station.is_some() && is_on_link {
                     let (address, station, override_known) = (message.source, message.station, true);
                     judgement.learnt = Some(Learnt6 { interface, address, station, override_known });
                 }
@@ -593,11 +593,11 @@ impl Node {
     /// An own address that is not to be used yet, or no more.
     fn is_unusable(&self, interface: InterfaceId, destination: u128) -> bool {
         let Some(link) = self.links.get(interface.index()) else { return false };
-        let is_near = |other: &&Link| other.facing == link.facing;
+        let faces_the_same = |other: &&Link| other.facing == link.facing;
         let known = |links: &mut dyn Iterator<Item = &Link>| {
             links.flat_map(|link| &link.own).find(|own| own.address == destination).map(|own| own.state)
         };
-        let state = known(&mut core::iter::once(link)).or_else(|| known(&mut self.links.iter().filter(is_near)));
+        let state = known(&mut core::iter::once(link)).or_else(|| known(&mut self.links.iter().filter(faces_the_same)));
         state.is_some_and(|state| state != State::Preferred)
     }
 

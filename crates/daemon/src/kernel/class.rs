@@ -99,9 +99,9 @@ const BFD_MULTIHOP_PORT: u16 = 4_784;
 /// Ports of other routing over UDP: RIP, RIPng, LDP (discovery), Babel.
 const UDP_PORTS: [u16; 4] = [520, 521, 646, 6_696];
 
-/// The class of a frame, but for [`Class::Connection`], and its source in a word. `is_near` says
+/// The class of a frame, but for [`Class::Connection`], and its source in a word. `is_on_link` says
 /// whether a source is on a connected prefix of the interface; link-local ones always are.
-pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) {
+pub fn classify(frame: &[u8], is_on_link: impl Fn(IpAddr) -> bool) -> (Class, u64) {
     let Ok(header) = LinkHeader::parse(frame) else { return (Class::Other, 0) };
     let packet = frame.get(header.payload_offset()..).unwrap_or_default();
     let by_station = station_word(header.source);
@@ -117,8 +117,8 @@ pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) 
             let header_length = usize::from(packet.first().copied().unwrap_or(0) & 0xf) * 4;
             let is_later_fragment = word(4) & 0x1fff > 0;
             let segment = packet.get(header_length..).filter(|_| !is_later_fragment);
-            let is_near = is_near(Ipv4Addr::from_bits(source).into());
-            let class = routing_class(protocol, hop_limit, segment.unwrap_or_default()).filter(|_| is_near);
+            let is_on_link = is_on_link(Ipv4Addr::from_bits(source).into());
+            let class = routing_class(protocol, hop_limit, segment.unwrap_or_default()).filter(|_| is_on_link);
             // No router forwards these, so the source is on the link, whatever its address.
             let is_for_link = destination >> 8 == 0xe0_0000;
             let class = class.or(is_for_link.then_some(Class::Routing));
@@ -127,7 +127,7 @@ pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) 
         ETHER_TYPE_IPV6 => {
             let hop_limit = packet.get(7).copied().unwrap_or(0);
             let source = packet.get(8..).and_then(<[u8]>::first_chunk).map_or(0, |at| u128::from_be_bytes(*at));
-            let is_near = ipv6::is_link_local(source) || is_near(Ipv6Addr::from_bits(source).into());
+            let is_on_link = ipv6::is_link_local(source) || is_on_link(Ipv6Addr::from_bits(source).into());
             let payload = packet.get(40..).unwrap_or_default();
             let (protocol, segment) = match packet.get(6) {
                 Some(&FRAGMENT) => unfragmented(payload),
@@ -136,7 +136,7 @@ pub fn classify(frame: &[u8], is_near: impl Fn(IpAddr) -> bool) -> (Class, u64) 
             let class = match (packet.get(6), payload.first()) {
                 // Nobody reads them in fragments (RFC 6980 §5).
                 (Some(&ICMP6), Some(133..=137)) => Class::Neighbour,
-                _ => routing_class(protocol, hop_limit, segment).filter(|_| is_near).unwrap_or(Class::Other),
+                _ => routing_class(protocol, hop_limit, segment).filter(|_| is_on_link).unwrap_or(Class::Other),
             };
             (class, by_station)
         }
@@ -297,22 +297,22 @@ mod tests {
 
     #[test]
     fn routing_protocols_of_neighbours_have_their_own_class() {
-        let near = |source: IpAddr| match source {
+        let on_link = |source: IpAddr| match source {
             IpAddr::V4(source) => source.to_bits() >> 8 == 0xc0_0002,
             IpAddr::V6(source) => source.to_bits() >> 64 == 0x2001_0db8_0000_0001,
         };
-        let class = |frame: &[u8]| classify(frame, near).0;
-        let (own, neighbour, far) = ([192, 0, 2, 1], [192, 0, 2, 254], [198, 51, 100, 7]);
+        let class = |frame: &[u8]| classify(frame, on_link).0;
+        let (own, neighbour, remote) = ([192, 0, 2, 1], [192, 0, 2, 254], [198, 51, 100, 7]);
         assert_eq!(class(&ipv4(89, neighbour, own, (0, 0))), Class::Routing);
-        assert_eq!(class(&ipv4(89, far, [224, 0, 0, 5], (0, 0))), Class::Routing);
+        assert_eq!(class(&ipv4(89, remote, [224, 0, 0, 5], (0, 0))), Class::Routing);
         assert_eq!(class(&ipv4(6, neighbour, own, (40_000, 179))), Class::Bgp);
         assert_eq!(class(&ipv4(6, neighbour, own, (179, 40_000))), Class::Bgp);
         assert_eq!(class(&ipv4(17, neighbour, own, (49_152, 3_784))), Class::Bfd);
-        assert_eq!(class(&ipv4(17, far, own, (49_152, 3_784))), Class::Other, "no neighbour");
+        assert_eq!(class(&ipv4(17, remote, own, (49_152, 3_784))), Class::Other, "no neighbour");
         assert_eq!(class(&ipv4(6, neighbour, own, (49_152, 3_784))), Class::Other, "BFD is UDP");
         assert_eq!(class(&ipv4(17, neighbour, own, (40_000, 179))), Class::Other, "BGP is TCP");
         assert_eq!(class(&ipv4(17, neighbour, [224, 0, 0, 2], (646, 646))), Class::Routing, "LDP discovery");
-        assert_eq!(class(&ipv4(6, far, own, (40_000, 179))), Class::Other, "no neighbour");
+        assert_eq!(class(&ipv4(6, remote, own, (40_000, 179))), Class::Other, "no neighbour");
         assert_eq!(class(&ipv4(6, neighbour, own, (40_000, 22))), Class::Other);
         assert_eq!(class(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 6]), Class::Neighbour);
         assert_eq!(class(&[1, 0x80, 0xc2, 0, 0, 0xe, 2, 0, 0, 0, 0, 2, 0x88, 0xcc]), Class::Other, "LLDP");
@@ -353,14 +353,15 @@ mod tests {
 
     #[test]
     fn groups_of_the_link_make_nobody_a_neighbour_of_bgp_or_bfd() {
-        let far = |protocol, ports| classify(&ipv4(protocol, [198, 51, 100, 7], [224, 0, 0, 5], ports), |_| false).0;
-        assert_eq!(far(17, (49_152, 3_784)), Class::Routing);
-        assert_eq!(far(6, (40_000, 179)), Class::Routing);
+        let off_link =
+            |protocol, ports| classify(&ipv4(protocol, [198, 51, 100, 7], [224, 0, 0, 5], ports), |_| false).0;
+        assert_eq!(off_link(17, (49_152, 3_784)), Class::Routing);
+        assert_eq!(off_link(6, (40_000, 179)), Class::Routing);
     }
 
     #[test]
     fn later_fragments_have_a_protocol_and_no_ports() {
-        let near = |frame: &[u8]| classify(frame, |_| true).0;
+        let on_link = |frame: &[u8]| classify(frame, |_| true).0;
         for (protocol, ports_of, first, later) in [
             (17, (49_152, 3_784), Class::Bfd, Class::Other),
             (6, (40_000, 179), Class::Bgp, Class::Other),
@@ -368,29 +369,33 @@ mod tests {
         ] {
             let mut frame = ipv4(protocol, [192, 0, 2, 254], [192, 0, 2, 1], ports_of);
             frame[20] = 0x20;
-            assert_eq!(near(&frame), first, "protocol {protocol}, the first fragment");
+            assert_eq!(on_link(&frame), first, "protocol {protocol}, the first fragment");
             frame[21] = 1;
-            assert_eq!(near(&frame), later, "protocol {protocol}, a later fragment");
+            assert_eq!(on_link(&frame), later, "protocol {protocol}, a later fragment");
             let fragment =
                 |offset| [&[protocol, 0, 0, offset, 0, 0, 0, 1][..], &ports(ports_of.0, ports_of.1)].concat();
-            assert_eq!(near(&ipv6(44, 255, "fe80::9", &fragment(1))), first, "protocol {protocol} of IPv6, the first");
             assert_eq!(
-                near(&ipv6(44, 255, "fe80::9", &fragment(8))),
+                on_link(&ipv6(44, 255, "fe80::9", &fragment(1))),
+                first,
+                "protocol {protocol} of IPv6, the first"
+            );
+            assert_eq!(
+                on_link(&ipv6(44, 255, "fe80::9", &fragment(8))),
                 later,
                 "protocol {protocol} of IPv6, a later one"
             );
         }
         let solicitation = [135, 0, 0, 0];
-        assert_eq!(near(&ipv6(58, 255, "fe80::9", &solicitation)), Class::Neighbour);
+        assert_eq!(on_link(&ipv6(58, 255, "fe80::9", &solicitation)), Class::Neighbour);
         let fragment = [&[58, 0, 0, 1, 0, 0, 0, 1][..], &solicitation].concat();
-        assert_eq!(near(&ipv6(44, 255, "fe80::9", &fragment)), Class::Other);
+        assert_eq!(on_link(&ipv6(44, 255, "fe80::9", &fragment)), Class::Other);
     }
 
     #[test]
     fn bgp_of_ipv6_neighbours_has_a_class_of_its_own() {
         let class = |source: &str| {
             let frame = ipv6(6, 64, source, &ports(40_000, 179));
-            classify(&frame, |source| matches!(source, IpAddr::V6(near) if near.segments()[3] == 1)).0
+            classify(&frame, |source| matches!(source, IpAddr::V6(source) if source.segments()[3] == 1)).0
         };
         assert_eq!(class("2001:db8:0:1::9"), Class::Bgp);
         assert_eq!(class("fe80::9"), Class::Bgp);

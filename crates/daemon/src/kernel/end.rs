@@ -73,7 +73,7 @@ pub struct Ask {
 
 /// What the kernel knows of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct KernelNeighbour {
     /// Interface it is on.
     pub interface: InterfaceId,
     /// Its address.
@@ -115,7 +115,7 @@ pub struct KernelEnd<B> {
     pub(crate) down: Consumer<Down>,
     pub(crate) back: Producer<Down>,
     pub(crate) asks: Producer<Ask>,
-    pub(crate) told: Consumer<Told>,
+    pub(crate) neighbours: Consumer<KernelNeighbour>,
     pub(crate) limiter: Limiter,
     sent: Arc<Sent>,
     pub(crate) counters: KernelCounters,
@@ -129,7 +129,7 @@ struct Twin {
     is_there: bool,
     own: Vec<u32>,
     /// Connected prefixes.
-    near: Vec<Prefix>,
+    on_link: Vec<Prefix>,
     near6: Vec<Prefix6>,
 }
 
@@ -140,7 +140,7 @@ impl<B> KernelEnd<B> {
         down: Consumer<Down>,
         back: Producer<Down>,
         asks: Producer<Ask>,
-        told: Consumer<Told>,
+        neighbours: Consumer<KernelNeighbour>,
         settings: &Settings,
         sent: Arc<Sent>,
         secret: u64,
@@ -150,7 +150,7 @@ impl<B> KernelEnd<B> {
             Twin {
                 is_there: settings.kernel_interfaces.contains(&id),
                 own: interface.addresses.iter().map(|own| own.address.to_bits()).collect(),
-                near: interface
+                on_link: interface
                     .addresses
                     .iter()
                     .filter_map(|own| Prefix::new(own.address, own.prefix_length))
@@ -163,7 +163,7 @@ impl<B> KernelEnd<B> {
             down,
             back,
             asks,
-            told,
+            neighbours,
             limiter: Limiter::new(secret),
             sent,
             counters: KernelCounters::default(),
@@ -193,13 +193,13 @@ impl<B> KernelEnd<B> {
         B: packet_io::Buffer,
     {
         let twin = self.interfaces.get(interface.index());
-        let is_near = |source: IpAddr| {
+        let is_on_link = |source: IpAddr| {
             twin.is_some_and(|twin| match source {
-                IpAddr::V4(source) => twin.near.iter().any(|prefix| prefix.contains(source)),
+                IpAddr::V4(source) => twin.on_link.iter().any(|prefix| prefix.contains(source)),
                 IpAddr::V6(source) => twin.near6.iter().any(|prefix| prefix.contains(source.to_bits())),
             })
         };
-        let (class, source) = match classify(buffer.bytes(), is_near) {
+        let (class, source) = match classify(buffer.bytes(), is_on_link) {
             (Class::Other, source) => match self.sent.connections.of(buffer.bytes()) {
                 Some(connection) => (Class::Connection, connection),
                 None => (Class::Other, source),

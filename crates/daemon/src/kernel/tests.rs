@@ -44,8 +44,8 @@ use crate::build_workers;
 use crate::kernel::KernelEnd;
 use crate::kernel::class::Class;
 use crate::kernel::end::Ask;
+use crate::kernel::end::KernelNeighbour;
 use crate::kernel::end::NEWS;
-use crate::kernel::end::Told;
 use crate::kernel::end::UP_FRAMES;
 use crate::kernel::end::Up;
 use crate::kernel::sent::Sent;
@@ -110,7 +110,7 @@ struct Bed {
     now: Instant,
     up: Consumer<Up<<MemoryIo as packet_io::Io>::Buffer>>,
     asks: Consumer<Ask>,
-    told: Producer<Told>,
+    neighbours: Producer<KernelNeighbour>,
     sent: Arc<Sent>,
     got: Got,
 }
@@ -128,13 +128,13 @@ impl Bed {
         let (up, up_consumer) = ring::channel(UP_FRAMES);
         let ((_, down), (back, _)) = (ring::channel(8), ring::channel(16));
         let (asks, asks_consumer) = ring::channel(NEWS);
-        let (told, told_consumer) = ring::channel(NEWS);
+        let (neighbours, neighbours_consumer) = ring::channel(NEWS);
         let sent = Arc::new(Sent::new(9));
         let opened = build::tcp(OWN_SSH, OPERATOR, Flags::ACK).payload(b"SSH-2.0").build();
         sent.note(OUTSIDE, &build::frame(STATION, STATION, ETHER_TYPE_IPV4, &opened));
         let of_worker = Arc::clone(&sent);
-        worker.set_kernel(KernelEnd::new(up, down, back, asks, told_consumer, &settings, of_worker, 7));
-        Bed { ports, worker, now, up: up_consumer, asks: asks_consumer, told, sent, got: Got::default() }
+        worker.set_kernel(KernelEnd::new(up, down, back, asks, neighbours_consumer, &settings, of_worker, 7));
+        Bed { ports, worker, now, up: up_consumer, asks: asks_consumer, neighbours, sent, got: Got::default() }
     }
 
     fn push(&self, port: PortIndex, from: MacAddress, ether_type: u16, payload: &[u8]) {
@@ -157,7 +157,7 @@ impl Bed {
             }
         }
         while let Some(Ask { interface, address }) = self.asks.try_pop() {
-            assert!(self.told.try_push(Told { interface, address, station: Some(STATION) }).is_ok());
+            assert!(self.neighbours.try_push(KernelNeighbour { interface, address, station: Some(STATION) }).is_ok());
         }
         let mut left = Vec::new();
         for side in [INSIDE, OUTSIDE] {
@@ -176,20 +176,20 @@ impl Bed {
 fn flood(kind: Class, random: &mut SmallRng) -> (MacAddress, u16, Vec<u8>) {
     let [a, b, c, d] = random.random::<[u8; 4]>();
     let station = MacAddress([2, 0x66, a, b, c, d]);
-    let near = Ipv4Addr::new(198, 51, 100, 100 + a % 150);
+    let neighbour = Ipv4Addr::new(198, 51, 100, 100 + a % 150);
     let segment =
         |source| build::tcp(SocketAddrV4::new(source, 1_024 + u16::from(b)), SocketAddrV4::new(OWN, BGP), Flags::SYN);
     match kind {
         Class::Bfd => {
-            let (source, destination) = (SocketAddrV4::new(near, 49_152), SocketAddrV4::new(OWN, BFD));
+            let (source, destination) = (SocketAddrV4::new(neighbour, 49_152), SocketAddrV4::new(OWN, BFD));
             (station, ETHER_TYPE_IPV4, build::udp(source, destination).ttl(255).payload(&[0x20; 24]).build())
         }
         Class::BfdEcho => {
-            let (source, destination) = (SocketAddrV4::new(near, 49_152), SocketAddrV4::new(OWN, BFD_ECHO));
+            let (source, destination) = (SocketAddrV4::new(neighbour, 49_152), SocketAddrV4::new(OWN, BFD_ECHO));
             (station, ETHER_TYPE_IPV4, build::udp(source, destination).ttl(254).payload(&[0x20; 24]).build())
         }
-        Class::Bgp => (station, ETHER_TYPE_IPV4, segment(near).build()),
-        Class::Routing => (station, ETHER_TYPE_IPV4, build::raw(near, OWN, OSPF).payload(&[2; 44]).build()),
+        Class::Bgp => (station, ETHER_TYPE_IPV4, segment(neighbour).build()),
+        Class::Routing => (station, ETHER_TYPE_IPV4, build::raw(neighbour, OWN, OSPF).payload(&[2; 44]).build()),
         Class::Connection => {
             (station, ETHER_TYPE_IPV4, build::tcp(OPERATOR, OWN_SSH, Flags::ACK).payload(&[0; 24]).build())
         }
@@ -198,7 +198,7 @@ fn flood(kind: Class, random: &mut SmallRng) -> (MacAddress, u16, Vec<u8>) {
             let request = arp::Message {
                 operation: arp::Operation::Request,
                 sender_mac: station,
-                sender_address: near.to_bits(),
+                sender_address: neighbour.to_bits(),
                 target_mac: MacAddress::default(),
                 target_address: Ipv4Addr::new(198, 51, 100, 100 + d % 150).to_bits(),
             };

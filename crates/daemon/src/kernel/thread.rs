@@ -32,8 +32,8 @@ use crate::kernel::end::Ask;
 use crate::kernel::end::DOWN_FRAMES;
 use crate::kernel::end::Down;
 use crate::kernel::end::KernelEnd;
+use crate::kernel::end::KernelNeighbour;
 use crate::kernel::end::NEWS;
-use crate::kernel::end::Told;
 use crate::kernel::end::UP_FRAMES;
 use crate::kernel::end::Up;
 use crate::kernel::netlink;
@@ -60,7 +60,7 @@ struct WorkerEnds<B> {
     down: Producer<Down>,
     back: Consumer<Down>,
     asks: Consumer<Ask>,
-    told: Producer<Told>,
+    neighbours: Producer<KernelNeighbour>,
 }
 
 /// The thread. Dropping it ends it.
@@ -87,11 +87,11 @@ pub fn rings<B: Send>(workers: usize, settings: &Settings, secret: u64) -> (Ring
         // Everything that is on its way fits, so a worker never has to free memory.
         let (back, back_consumer) = ring::channel(DOWN_FRAMES * 2);
         let (asks, asks_consumer) = ring::channel(NEWS);
-        let (told, told_consumer) = ring::channel(NEWS);
-        ends.push(WorkerEnds { up: up_consumer, down, back: back_consumer, asks: asks_consumer, told });
+        let (neighbours, neighbours_consumer) = ring::channel(NEWS);
+        ends.push(WorkerEnds { up: up_consumer, down, back: back_consumer, asks: asks_consumer, neighbours });
         let secret = secret.rotate_left(worker as u32 + 1);
         let sent = Arc::clone(&sent);
-        of_workers.push(KernelEnd::new(up, down_consumer, back, asks, told_consumer, settings, sent, secret));
+        of_workers.push(KernelEnd::new(up, down_consumer, back, asks, neighbours_consumer, settings, sent, secret));
     }
     (Rings { ends, sent, probes: Probes::new(secret) }, of_workers)
 }
@@ -255,7 +255,7 @@ impl<B: Buffer> Relay<B> {
                 let known = self.known.stations.get(&(interface, address)).copied();
                 if let Some(Station { mac, .. }) = known {
                     // If it is lost, the worker asks again.
-                    let _ = ends.told.try_push(Told { interface, address, station: Some(mac) });
+                    let _ = ends.neighbours.try_push(KernelNeighbour { interface, address, station: Some(mac) });
                 }
                 let Some(&device) = self.device_of.get(&interface) else { continue };
                 if !known.is_some_and(|station| station.is_fixed) {
@@ -271,7 +271,7 @@ impl<B: Buffer> Relay<B> {
         let mut heard = Vec::new();
         let more = self.monitor.receive(|message| heard.extend(netlink::neighbour_news(&message)));
         for news in heard {
-            self.tell(news);
+            self.pass_on(news);
         }
         self.has_lost |= more.is_err();
         if self.has_lost && matches!(more, Ok(false)) {
@@ -287,11 +287,11 @@ impl<B: Buffer> Relay<B> {
         // The monitor reports what is missing after an interruption.
         let _ = socket.dump(netlink::all_neighbours(), |message| found.extend(netlink::neighbour_news(&message)));
         for news in found {
-            self.tell(news);
+            self.pass_on(news);
         }
     }
 
-    fn tell(&mut self, news: NeighbourNews) {
+    fn pass_on(&mut self, news: NeighbourNews) {
         let Some(&interface) = self.interface_of.get(&news.device) else { return };
         if !self.known.learn(interface, &news, self.devices.ports.iter().all(PortDevice::has_link)) {
             return;
@@ -299,7 +299,7 @@ impl<B: Buffer> Relay<B> {
         let NeighbourNews { address, station, .. } = news;
         for ends in &mut self.ends {
             // If it is lost, the worker asks again, or finds out when it checks the neighbour.
-            let _ = ends.told.try_push(Told { interface, address, station });
+            let _ = ends.neighbours.try_push(KernelNeighbour { interface, address, station });
         }
     }
 }
@@ -411,8 +411,8 @@ mod tests {
             let station = (last > 0).then_some(MacAddress([2, 0, 0, 0, 0, last]));
             let news =
                 NeighbourNews { device: 7, address, station, is_confirmed, is_asked: false, is_fixed, is_collected };
-            let is_told = known.learn(lan, &news, true);
-            (is_told, known.stations.get(&(lan, address)).map(|station| (station.mac.0[5], station.is_fixed)))
+            let is_passed_on = known.learn(lan, &news, true);
+            (is_passed_on, known.stations.get(&(lan, address)).map(|station| (station.mac.0[5], station.is_fixed)))
         };
         assert_eq!(hear(1, true, true, false), (true, Some((1, true))), "permanent");
         assert_eq!(hear(1, false, false, false), (false, Some((1, false))), "an ordinary one again");

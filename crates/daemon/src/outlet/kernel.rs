@@ -11,7 +11,7 @@ use wire::ethernet::LinkHeader;
 use super::Outlet;
 use crate::kernel::end::Down;
 use crate::kernel::end::Given;
-use crate::kernel::end::Told;
+use crate::kernel::end::KernelNeighbour;
 use crate::next_hop::FrameHeader;
 
 /// Frames of the kernel taken in one poll, behind all packets.
@@ -74,16 +74,16 @@ impl<I: Io> Outlet<I> {
     #[cold]
     pub(crate) fn take_from_kernel(&mut self) -> usize {
         for _ in 0..KERNEL_NEWS_MAX {
-            let told = self.kernel.as_mut().and_then(|kernel| kernel.told.try_pop());
-            match told {
+            let known = self.kernel.as_mut().and_then(|kernel| kernel.neighbours.try_pop());
+            match known {
                 None => break,
-                Some(Told { interface, address: IpAddr::V4(address), station }) => match station {
+                Some(KernelNeighbour { interface, address: IpAddr::V4(address), station }) => match station {
                     Some(station) => {
                         self.learn(interface, address.to_bits(), station);
                     }
                     None => self.neighbours.forget(self.now, interface, address.to_bits()),
                 },
-                Some(Told { interface, address: IpAddr::V6(address), station }) => {
+                Some(KernelNeighbour { interface, address: IpAddr::V6(address), station }) => {
                     self.learn6_of_kernel(interface, address.to_bits(), station);
                 }
             }
