@@ -27,12 +27,12 @@ use serde_json::Value;
 use utoipa::IntoParams;
 use utoipa::ToSchema;
 
+use crate::access::Principal;
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
 use crate::answer::Text;
 use crate::ask::refused_by;
-use crate::guard::Principal;
 use crate::routes::Api;
 use crate::settings::Role;
 

@@ -20,8 +20,8 @@ use utoipa::openapi::security::HttpAuthScheme;
 use utoipa::openapi::security::HttpBuilder;
 use utoipa::openapi::security::SecurityScheme;
 
-use crate::guard::CASE_HEADER;
-use crate::guard::CSRF_HEADER;
+use crate::access::CASE_HEADER;
+use crate::access::CSRF_HEADER;
 
 /// The head of the OpenAPI document.
 #[derive(OpenApi)]

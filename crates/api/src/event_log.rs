@@ -37,12 +37,12 @@ use tokio::sync::mpsc;
 use utoipa::IntoParams;
 use utoipa::ToSchema;
 
+use crate::access::Principal;
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
 use crate::answer::Text;
 use crate::ask::Daemon;
-use crate::guard::Principal;
 use crate::lookups::Past;
 use crate::lookups::Times;
 use crate::routes::Api;

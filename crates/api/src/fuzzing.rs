@@ -15,9 +15,9 @@ use control::Fault;
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
+use crate::access::Access;
+use crate::access::Peer;
 use crate::event_log::EventLog;
-use crate::guard::Guard;
-use crate::guard::Peer;
 use crate::routes::routes;
 use crate::settings::Listen;
 use crate::settings::Role;
@@ -43,9 +43,9 @@ fn server() -> Option<Server> {
     };
     let missing = || Fault::new("log", "is not there", "start the instance");
     let log = EventLog::missing(missing);
-    let guard = Arc::new(Guard::new(settings, [7; 32], u32::MAX));
+    let access = Arc::new(Access::new(settings, [7; 32], u32::MAX));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build().ok()?;
-    Some(Server { runtime, routes: routes(guard, log, None) })
+    Some(Server { runtime, routes: routes(access, log, None) })
 }
 
 thread_local! {

@@ -1,7 +1,7 @@
 //! HTTP for one instance: REST API, metrics and page.
 //!
 //! ```text
-//!   browser, curl, Prometheus ─► listen (TCP, TLS, Unix) ─► guard (Host, login, role, rate)
+//!   browser, curl, Prometheus ─► listen (TCP, TLS, Unix) ─► access (Host, login, role, rate)
 //!                                                              ▼
 //!   daemon ◄── control socket ── ask ◄── state, lookups, changes, trace, metrics, page
 //! ```
@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 #![allow(unused_qualifications, reason = "the macros of utoipa write whole paths")]
 
+mod access;
 mod answer;
 mod ask;
 mod changes;
@@ -21,7 +22,6 @@ mod document;
 mod event_log;
 mod followers;
 pub mod fuzzing;
-mod guard;
 mod listen;
 mod lookups;
 mod metrics;

@@ -28,11 +28,11 @@ use tokio::net::UnixListener;
 use tokio::net::UnixStream;
 use tokio_io_timeout::TimeoutStream;
 
+use crate::access::Access;
+use crate::access::Peer;
 use crate::connections::Connections;
 use crate::connections::Standing;
 use crate::event_log::EventLog;
-use crate::guard::Guard;
-use crate::guard::Peer;
 use crate::routes;
 use crate::settings::Listen;
 use crate::settings::Settings;
@@ -105,9 +105,9 @@ async fn run(settings: Settings, log: EventLog) -> Result<(), ServeError> {
         let _ = ended.send(());
     };
     std::thread::Builder::new().name("end".to_owned()).spawn(wait).map_err(ServeError::System)?;
-    let guard = Arc::new(Guard::new(settings, key, Uid::effective().as_raw()));
+    let access = Arc::new(Access::new(settings, key, Uid::effective().as_raw()));
     let server = Arc::new(Server {
-        routes: routes::routes(guard, log, certificates.clone()),
+        routes: routes::routes(access, log, certificates.clone()),
         certificates,
         connections: Arc::default(),
     });
@@ -275,7 +275,7 @@ mod tests {
         };
         let log = EventLog::missing(|| control::Fault::new("log", "is not there", "start the instance"));
         let server = Arc::new(Server {
-            routes: routes::routes(Arc::new(Guard::new(settings, [7; 32], u32::MAX)), log, None),
+            routes: routes::routes(Arc::new(Access::new(settings, [7; 32], u32::MAX)), log, None),
             certificates: None,
             connections: Arc::default(),
         });
@@ -328,9 +328,9 @@ mod tests {
             users: vec![user],
             control: "/nonexistent/control.sock".into(),
         };
-        let guard = Arc::new(Guard::new(settings, [7; 32], Uid::effective().as_raw()));
+        let access = Arc::new(Access::new(settings, [7; 32], Uid::effective().as_raw()));
         let server = Arc::new(Server {
-            routes: routes::routes(guard, log, None),
+            routes: routes::routes(access, log, None),
             certificates: None,
             connections: Arc::default(),
         });

@@ -25,13 +25,13 @@ use serde_json::Value;
 use utoipa::IntoParams;
 use utoipa::ToSchema;
 
+use crate::access::Principal;
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
 use crate::event_log::NotAnswered;
 use crate::event_log::record;
 use crate::event_log::record_end;
-use crate::guard::Principal;
 use crate::routes::Api;
 use crate::state::Page;
 

@@ -37,9 +37,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use prometheus_client::registry::Unit;
 
+use crate::access::Principal;
 use crate::answer::ErrorBody;
 use crate::answer::Refused;
-use crate::guard::Principal;
 use crate::routes::Api;
 use crate::tls::CertificateState;
 

@@ -23,11 +23,11 @@ use tokio::sync::Mutex;
 use tokio::sync::mpsc;
 use utoipa::IntoParams;
 
+use crate::access::Principal;
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
 use crate::ask::Daemon;
-use crate::guard::Principal;
 use crate::restconf::Figures;
 use crate::restconf::INSTANCE;
 use crate::routes::Api;

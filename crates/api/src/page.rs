@@ -9,7 +9,7 @@ use maud::DOCTYPE;
 use maud::Markup;
 use maud::html;
 
-use crate::guard::Principal;
+use crate::access::Principal;
 use crate::routes::Api;
 use crate::settings::Role;
 
@@ -72,7 +72,7 @@ pub(crate) async fn page(State(api): State<Api>, Extension(principal): Extension
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="csrf" content=(api.guard.csrf_token(principal.name()));
+                meta name="csrf" content=(api.access.csrf_token(principal.name()));
                 title { "Natrix" }
                 link rel="icon" href="data:,";
                 link rel="stylesheet" href="uplot.css";

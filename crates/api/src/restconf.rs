@@ -44,11 +44,11 @@ use serde_json::Value;
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use crate::access::Principal;
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
 use crate::event_log::ForCase;
-use crate::guard::Principal;
 use crate::routes::Api;
 use crate::settings::Role;
 use crate::state::CHUNK_BYTES;

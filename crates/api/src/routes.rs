@@ -22,15 +22,15 @@ use utoipa::openapi::path::ParameterIn;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::access::Access;
+use crate::access::Needed;
+use crate::access::admit;
+use crate::access::authorize;
 use crate::answer::Refused;
 use crate::ask::Daemon;
 use crate::document;
 use crate::event_log::EventLog;
 use crate::followers::Followers;
-use crate::guard::Guard;
-use crate::guard::Needed;
-use crate::guard::admit;
-use crate::guard::authorize;
 use crate::notifications::Looks;
 use crate::settings::Role;
 use crate::tls::Certificates;
@@ -39,7 +39,7 @@ use crate::tls::Certificates;
 #[derive(Clone)]
 pub(crate) struct Api {
     pub(crate) daemon: Daemon,
-    pub(crate) guard: Arc<Guard>,
+    pub(crate) access: Arc<Access>,
     pub(crate) log: EventLog,
     pub(crate) followers: Followers,
     pub(crate) looks: Looks,
@@ -48,24 +48,24 @@ pub(crate) struct Api {
 }
 
 /// All routes of a server.
-pub(crate) fn routes(guard: Arc<Guard>, log: EventLog, certificates: Option<Arc<Certificates>>) -> Router {
-    let daemon = Daemon::new(guard.socket());
+pub(crate) fn routes(access: Arc<Access>, log: EventLog, certificates: Option<Arc<Certificates>>) -> Router {
+    let daemon = Daemon::new(access.socket());
     let (followers, looks) = (Followers::default(), Looks::default());
-    let api = Api { daemon: daemon.clone(), guard: Arc::clone(&guard), log, followers, looks, certificates };
-    let (router, mut document) = by_role(&guard).with_state(api).split_for_parts();
+    let api = Api { daemon: daemon.clone(), access: Arc::clone(&access), log, followers, looks, certificates };
+    let (router, mut document) = by_role(&access).with_state(api).split_for_parts();
     document::complete(&mut document);
     let document = Arc::new(document);
     let serve_document = move || {
         let document = Arc::clone(&document);
         async move { Json(document.as_ref().clone()) }
     };
-    let needs_view = middleware::from_fn_with_state((Arc::clone(&guard), (|_| Role::View) as Needed), authorize);
+    let needs_view = middleware::from_fn_with_state((Arc::clone(&access), (|_| Role::View) as Needed), authorize);
     let document = Router::new().route("/api/v1/openapi.json", get(serve_document)).route_layer(needs_view);
     router
         .merge(document)
         .fallback(unknown)
         .method_not_allowed_fallback(wrong_method)
-        .layer(middleware::from_fn_with_state((guard, daemon), admit))
+        .layer(middleware::from_fn_with_state((access, daemon), admit))
         .layer(middleware::from_fn(without_body))
         .layer(CatchPanicLayer::new())
         .layer(middleware::from_fn(headers))
@@ -84,7 +84,7 @@ fn page_files() -> [(&'static str, MethodRouter<Api>); 5] {
 
 /// Every path with the role that it needs. What names a subscriber, or says which endpoint is or
 /// was whose, needs `audit`; what the network's configuration says, `operate`; `view` sees figures.
-fn by_role(guard: &Arc<Guard>) -> OpenApiRouter<Api> {
+fn by_role(access: &Arc<Access>) -> OpenApiRouter<Api> {
     let view = OpenApiRouter::with_openapi(document::Document::openapi())
         .routes(routes!(crate::state::status))
         .routes(routes!(crate::state::interfaces))
@@ -123,10 +123,10 @@ fn by_role(guard: &Arc<Guard>) -> OpenApiRouter<Api> {
         .routes(routes!(crate::lookups::audit));
     // Its own parameter decides whether it names subscribers.
     let plan = OpenApiRouter::new().routes(routes!(crate::changes::plan));
-    needing(view, guard, |_| Role::View, "view")
-        .merge(needing(operate, guard, |_| Role::Operate, "operate"))
-        .merge(needing(audit, guard, |_| Role::Audit, "audit"))
-        .merge(needing(plan, guard, crate::changes::needed_by_plan, "operate; with details, audit"))
+    needing(view, access, |_| Role::View, "view")
+        .merge(needing(operate, access, |_| Role::Operate, "operate"))
+        .merge(needing(audit, access, |_| Role::Audit, "audit"))
+        .merge(needing(plan, access, crate::changes::needed_by_plan, "operate; with details, audit"))
 }
 
 /// The parameters that the query of each path may have.
@@ -160,7 +160,7 @@ async fn check_parameters(
 const PARAMETER_CHARACTERS_MAX: usize = 64;
 
 /// Routes behind a role, which the document names.
-fn needing(routes: OpenApiRouter<Api>, guard: &Arc<Guard>, needed: Needed, role: &str) -> OpenApiRouter<Api> {
+fn needing(routes: OpenApiRouter<Api>, access: &Arc<Access>, needed: Needed, role: &str) -> OpenApiRouter<Api> {
     let mut routes = routes;
     let mut parameters = Parameters::new();
     for (path, item) in &mut routes.get_openapi_mut().paths.paths {
@@ -172,7 +172,7 @@ fn needing(routes: OpenApiRouter<Api>, guard: &Arc<Guard>, needed: Needed, role:
     // The role comes first.
     let mut routes = routes
         .route_layer(middleware::from_fn_with_state(Arc::new(parameters), check_parameters))
-        .route_layer(middleware::from_fn_with_state((Arc::clone(guard), needed), authorize));
+        .route_layer(middleware::from_fn_with_state((Arc::clone(access), needed), authorize));
     document::name_role(routes.get_openapi_mut(), role);
     routes
 }

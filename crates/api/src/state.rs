@@ -20,10 +20,10 @@ use tokio::sync::mpsc;
 use utoipa::IntoParams;
 use utoipa::ToSchema;
 
+use crate::access::Principal;
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
-use crate::guard::Principal;
 use crate::routes::Api;
 use crate::settings::Role;
 

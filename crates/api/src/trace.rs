@@ -20,10 +20,10 @@ use tokio::sync::mpsc;
 use tokio::sync::oneshot;
 use utoipa::IntoParams;
 
+use crate::access::Principal;
 use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
-use crate::guard::Principal;
 use crate::routes::Api;
 use crate::state::BEGINS_WITHIN;
 use crate::state::Chunks;

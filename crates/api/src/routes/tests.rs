@@ -19,10 +19,10 @@ use futures_core::Stream;
 use tower::ServiceExt;
 
 use super::*;
-use crate::guard::BODY_BYTES_MAX;
-use crate::guard::CASE_HEADER;
-use crate::guard::CSRF_HEADER;
-use crate::guard::Peer;
+use crate::access::BODY_BYTES_MAX;
+use crate::access::CASE_HEADER;
+use crate::access::CSRF_HEADER;
+use crate::access::Peer;
 use crate::settings::Listen;
 use crate::settings::Settings;
 use crate::settings::User;
@@ -101,7 +101,7 @@ fn served_with(control: PathBuf, log: EventLog) -> Router {
         users: vec![user(Role::View, 1), user(Role::Operate, 2), user(Role::Audit, 3)],
         control,
     };
-    routes(Arc::new(Guard::new(settings, [7; 32], u32::MAX)), log, None)
+    routes(Arc::new(Access::new(settings, [7; 32], u32::MAX)), log, None)
 }
 
 /// The status of the answer to a member of `groups`. There is no instance, so whatever is
@@ -656,7 +656,7 @@ fn every_path_has_a_decision_and_its_refusals_documented() {
         users: Vec::new(),
         control: "/nonexistent/control.sock".into(),
     };
-    let (_, document) = by_role(&Arc::new(Guard::new(settings, [7; 32], u32::MAX))).split_for_parts();
+    let (_, document) = by_role(&Arc::new(Access::new(settings, [7; 32], u32::MAX))).split_for_parts();
     let mut there: Vec<(String, Method)> = vec![("/api/v1/openapi.json".to_owned(), Method::GET)];
     there.extend(page_files().map(|(path, _)| (path.to_owned(), Method::GET)));
     for (path, item) in &document.paths.paths {

@@ -180,9 +180,9 @@ impl Refusals {
     }
 }
 
-/// The guard of one server.
+/// Access to one server.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct Access {
     settings: Settings,
     /// Secrets of this process: the key of what it remembers of tokens, and of CSRF tokens.
     key: [u8; 32],
@@ -200,12 +200,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Guard {
-    pub(crate) fn new(settings: Settings, key: [u8; 32], own_uid: u32) -> Guard {
+impl Access {
+    pub(crate) fn new(settings: Settings, key: [u8; 32], own_uid: u32) -> Access {
         let verifying = Arc::new(Semaphore::new(1));
         let refusals = Mutex::new(Refusals::new(Instant::now()));
         let (verified, budgets, wrong_logins) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Guard { settings, key, verified, budgets, wrong_logins, refusals, verifying, own_uid }
+        Access { settings, key, verified, budgets, wrong_logins, refusals, verifying, own_uid }
     }
 
     /// The control socket.
@@ -331,7 +331,7 @@ impl Guard {
     /// its keyed hash is known, which costs next to nothing. Only a random secret, though: this way
     /// has the rate of requests as its only limit, and guesses at a secret that somebody made up
     /// must have the one of wrong logins.
-    async fn user_of(self: &Arc<Guard>, token: String, peer: &Peer) -> Result<Option<usize>, Refused> {
+    async fn user_of(self: &Arc<Access>, token: String, peer: &Peer) -> Result<Option<usize>, Refused> {
         // Without a hash to check there is no guess to count: a name without a secret, or no user.
         if token.split_once(':').and_then(|(name, _)| self.candidate(name)).is_none() {
             return Ok(None);
@@ -347,13 +347,13 @@ impl Guard {
         // Logins that were sent at the same time have their turns one after the other, so each sees
         // what the others have failed.
         self.check_logins(peer, &token)?;
-        let (guard, peer) = (Arc::clone(self), peer.clone());
+        let (access, peer) = (Arc::clone(self), peer.clone());
         let verified = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let user = guard.verify(&token);
+            let user = access.verify(&token);
             // Here, so that it also counts if the client does not wait for the answer.
             if user.is_none() {
-                guard.count_wrong_login(&peer, &token);
+                access.count_wrong_login(&peer, &token);
             }
             user
         });
@@ -400,7 +400,7 @@ impl Guard {
         }
     }
 
-    async fn login(self: &Arc<Guard>, headers: &HeaderMap, peer: &Peer, needed: Role) -> Result<Principal, Refused> {
+    async fn login(self: &Arc<Access>, headers: &HeaderMap, peer: &Peer, needed: Role) -> Result<Principal, Refused> {
         let Some((token, explicit)) = token_of(headers) else {
             return self.by_connection(peer, needed).ok_or_else(|| unauthorized("no login"));
         };
@@ -487,14 +487,14 @@ fn case_of(headers: &HeaderMap, uri: &Uri) -> Result<Option<String>, Refused> {
 
 /// For every request: the name of the server, and the rate. Refused attempts leave a trace.
 pub(crate) async fn admit(
-    State((guard, daemon)): State<(Arc<Guard>, Daemon)>,
+    State((access, daemon)): State<(Arc<Access>, Daemon)>,
     Extension(peer): Extension<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
     let _asking = request.extensions().get::<Arc<Standing>>().map(|standing| Arc::clone(standing).ask());
     let (method, uri) = (request.method().clone(), request.uri().clone());
-    let admitted = guard.check_host(request.headers(), uri.host()).and_then(|()| guard.check_rate(&peer));
+    let admitted = access.check_host(request.headers(), uri.host()).and_then(|()| access.check_rate(&peer));
     let response = match admitted {
         Ok(()) => next.run(request).await,
         Err(refused) => refused.into_response(),
@@ -503,7 +503,7 @@ pub(crate) async fn admit(
     if ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::TOO_MANY_REQUESTS].contains(&status) {
         return response;
     }
-    let Some(unreported) = lock(&guard.refusals).report(peer.place(), Instant::now()) else { return response };
+    let Some(unreported) = lock(&access.refusals).report(peer.place(), Instant::now()) else { return response };
     let problem = response.extensions().get::<Problem>().map_or("is refused", |problem| &problem.0);
     let actor = response.extensions().get::<Denied>().map(|denied| denied.0.clone());
     let who = actor.as_ref().map_or("nobody known", |actor| &actor.who);
@@ -557,13 +557,13 @@ async fn with_body(request: Request) -> Result<Request, Refused> {
 /// For every request but those without a login: who it is, and whether the role suffices. Only
 /// then its body is read: it takes memory.
 pub(crate) async fn authorize(
-    State((guard, needed)): State<(Arc<Guard>, Needed)>,
+    State((access, needed)): State<(Arc<Access>, Needed)>,
     Extension(peer): Extension<Peer>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Refused> {
     let needed = needed(request.uri());
-    let mut principal = guard.login(request.headers(), &peer, needed).await?;
+    let mut principal = access.login(request.headers(), &peer, needed).await?;
     if let Some(standing) = request.extensions().get::<Arc<Standing>>() {
         standing.log_in();
     }
@@ -576,7 +576,7 @@ pub(crate) async fn authorize(
     };
     let is_change = request.method() != Method::GET && request.method() != Method::HEAD;
     let permitted = principal.require(needed).and_then(|()| match is_change {
-        true => guard.check_origin(request.headers(), &principal),
+        true => access.check_origin(request.headers(), &principal),
         // A lookup is recorded in the user's name, and data of any role may have one. A link to the
         // page may be anywhere.
         false if is_data(request.uri()) => check_site(request.headers()),
@@ -611,12 +611,12 @@ mod tests {
     /// As `natrix token` makes them.
     const RANDOM: &str = "0123456789abcdef0123456789abcdef0123456789abcdef";
 
-    /// A guard with two users, and the token of the first. The hashes are cheap ones.
-    fn guard() -> (Arc<Guard>, String) {
-        guard_with(RANDOM)
+    /// Two users, and the token of the first. The hashes are cheap ones.
+    fn access() -> (Arc<Access>, String) {
+        access_with(RANDOM)
     }
 
-    fn guard_with(secret: &str) -> (Arc<Guard>, String) {
+    fn access_with(secret: &str) -> (Arc<Access>, String) {
         let params = argon2::Params::new(8, 1, 1, None).unwrap();
         let cheap = argon2::Argon2::new(argon2::Algorithm::Argon2id, argon2::Version::V0x13, params);
         let salt = argon2::password_hash::SaltString::encode_b64(&[7; 16]).unwrap();
@@ -630,24 +630,29 @@ mod tests {
             users: vec![user("noc"), user("other")],
             control: "/nonexistent/control.sock".into(),
         };
-        (Arc::new(Guard::new(settings, [7; 32], u32::MAX)), format!("noc:{secret}"))
+        (Arc::new(Access::new(settings, [7; 32], u32::MAX)), format!("noc:{secret}"))
     }
 
     /// The statuses of as many logins at the same time, of one address.
-    async fn log_in(guard: &Arc<Guard>, token: &str, count: usize) -> HashMap<StatusCode, usize> {
-        log_in_from(guard, [192, 0, 2, 1].into(), token, count).await
+    async fn log_in(access: &Arc<Access>, token: &str, count: usize) -> HashMap<StatusCode, usize> {
+        log_in_from(access, [192, 0, 2, 1].into(), token, count).await
     }
 
-    async fn log_in_from(guard: &Arc<Guard>, address: IpAddr, token: &str, count: usize) -> HashMap<StatusCode, usize> {
+    async fn log_in_from(
+        access: &Arc<Access>,
+        address: IpAddr,
+        token: &str,
+        count: usize,
+    ) -> HashMap<StatusCode, usize> {
         let peer = Peer::Tcp { address, certificate: None };
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
         let logins: Vec<_> = (0..count)
             .map(|_| {
-                let (guard, headers, peer) = (Arc::clone(guard), headers.clone(), peer.clone());
+                let (access, headers, peer) = (Arc::clone(access), headers.clone(), peer.clone());
                 tokio::spawn(async move {
-                    guard.check_rate(&peer)?;
-                    guard.login(&headers, &peer, Role::View).await
+                    access.check_rate(&peer)?;
+                    access.login(&headers, &peer, Role::View).await
                 })
             })
             .collect();
@@ -664,56 +669,56 @@ mod tests {
 
     #[tokio::test]
     async fn ten_wrong_logins_at_the_same_time_are_the_limit() {
-        let (guard, token) = guard();
-        let statuses = log_in(&guard, WRONG, 64).await;
+        let (access, token) = access();
+        let statuses = log_in(&access, WRONG, 64).await;
         let wanted = [(StatusCode::UNAUTHORIZED, 10), (StatusCode::TOO_MANY_REQUESTS, 54)];
         assert_eq!(statuses, HashMap::from(wanted));
         // It has never been verified, and that is what guessing is.
-        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+        assert_eq!(log_in(&access, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
     }
 
     #[tokio::test]
     async fn guesses_do_not_lock_out_who_has_a_right_token() {
-        let (guard, token) = guard();
+        let (access, token) = access();
         let ok = HashMap::from([(StatusCode::OK, 1)]);
-        assert_eq!(log_in(&guard, &token, 1).await, ok);
-        log_in(&guard, WRONG, 10).await;
-        assert_eq!(log_in(&guard, WRONG, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
-        assert_eq!(log_in(&guard, &token, 1).await, ok, "verified before");
+        assert_eq!(log_in(&access, &token, 1).await, ok);
+        log_in(&access, WRONG, 10).await;
+        assert_eq!(log_in(&access, WRONG, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+        assert_eq!(log_in(&access, &token, 1).await, ok, "verified before");
         let other = token.replace("noc", "other");
         let refused = HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]);
-        assert_eq!(log_in(&guard, &other, 1).await, refused, "never verified, at the place of the guesses");
+        assert_eq!(log_in(&access, &other, 1).await, refused, "never verified, at the place of the guesses");
         let elsewhere = [192, 0, 2, 2].into();
-        assert_eq!(log_in_from(&guard, elsewhere, &other, 1).await, ok, "elsewhere");
-        assert_eq!(log_in(&guard, &other, 1).await, ok, "verified elsewhere");
+        assert_eq!(log_in_from(&access, elsewhere, &other, 1).await, ok, "elsewhere");
+        assert_eq!(log_in(&access, &other, 1).await, ok, "verified elsewhere");
     }
 
     #[tokio::test]
     async fn a_secret_that_somebody_made_up_is_not_guessed_at_the_rate_of_requests() {
-        let (guard, token) = guard_with("secret");
-        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
-        log_in(&guard, WRONG, 10).await;
-        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+        let (access, token) = access_with("secret");
+        assert_eq!(log_in(&access, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
+        log_in(&access, WRONG, 10).await;
+        assert_eq!(log_in(&access, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
     }
 
     #[tokio::test]
     async fn a_login_that_waited_is_checked_again() {
         for (secret, wanted) in [("secret", StatusCode::TOO_MANY_REQUESTS), (RANDOM, StatusCode::OK)] {
-            let (guard, token) = guard_with(secret);
-            let turn = Arc::clone(&guard.verifying).acquire_owned().await.unwrap();
+            let (access, token) = access_with(secret);
+            let turn = Arc::clone(&access.verifying).acquire_owned().await.unwrap();
             let waiting = tokio::spawn({
-                let (guard, token) = (Arc::clone(&guard), token.clone());
-                async move { log_in(&guard, &token, 1).await }
+                let (access, token) = (Arc::clone(&access), token.clone());
+                async move { log_in(&access, &token, 1).await }
             });
             // It was let through, and waits behind another login.
-            while lock(&guard.budgets).is_empty() {
+            while lock(&access.budgets).is_empty() {
                 tokio::task::yield_now().await;
             }
             tokio::task::yield_now().await;
             // Meanwhile the same token was verified for another request, and somebody guessed.
-            assert_eq!(guard.verify(&token), Some(0));
+            assert_eq!(access.verify(&token), Some(0));
             let peer = Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: None };
-            (0..10).for_each(|_| guard.count_wrong_login(&peer, WRONG));
+            (0..10).for_each(|_| access.count_wrong_login(&peer, WRONG));
             drop(turn);
             assert_eq!(waiting.await.unwrap(), HashMap::from([(wanted, 1)]), "{secret}");
         }
@@ -721,37 +726,37 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_name_and_secret_is_not_counted() {
-        let (guard, token) = guard();
-        assert_eq!(log_in(&guard, "noc", 64).await, HashMap::from([(StatusCode::UNAUTHORIZED, 64)]));
+        let (access, token) = access();
+        assert_eq!(log_in(&access, "noc", 64).await, HashMap::from([(StatusCode::UNAUTHORIZED, 64)]));
         // Ten wrong ones with a name count, so that the places in use stay known.
-        log_in(&guard, WRONG, 10).await;
+        log_in(&access, WRONG, 10).await;
         for last in 0..=u16::MAX {
             // Far more places than are counted at a time.
             let address = std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, last, 0, 0, 0, 1);
             let peer = Peer::Tcp { address: address.into(), certificate: None };
-            assert_eq!(guard.user_of("noc".to_owned(), &peer).await.ok(), Some(None));
+            assert_eq!(access.user_of("noc".to_owned(), &peer).await.ok(), Some(None));
         }
-        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+        assert_eq!(log_in(&access, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
     }
 
     #[tokio::test]
     async fn guesses_at_many_names_are_bounded_too() {
-        let (guard, _) = guard();
+        let (access, _) = access();
         let mut verified = 0;
         for name in 0..80 {
             // Known and unknown names alike.
             let name = if name % 50 == 0 { "noc".to_owned() } else { format!("name{name}") };
-            let statuses = log_in(&guard, &format!("{name}:{RANDOM}x"), 1).await;
+            let statuses = log_in(&access, &format!("{name}:{RANDOM}x"), 1).await;
             verified += statuses.get(&StatusCode::UNAUTHORIZED).copied().unwrap_or_default();
         }
         assert_eq!(verified, 10);
     }
 
     /// How many wrong logins with this token were verified, of one from each address.
-    async fn guesses(guard: &Arc<Guard>, addresses: impl Iterator<Item = IpAddr>, token: &str) -> usize {
+    async fn guesses(access: &Arc<Access>, addresses: impl Iterator<Item = IpAddr>, token: &str) -> usize {
         let mut verified = 0;
         for address in addresses {
-            let statuses = log_in_from(guard, address, token, 1).await;
+            let statuses = log_in_from(access, address, token, 1).await;
             verified += statuses.get(&StatusCode::UNAUTHORIZED).copied().unwrap_or_default();
         }
         verified
@@ -762,46 +767,46 @@ mod tests {
         let loopback = |last: u8| IpAddr::from([127, 0, 0, last]);
         let subnet = |last: u8| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last.into()]);
         for addresses in [&loopback as &dyn Fn(u8) -> IpAddr, &subnet] {
-            let (guard, token) = guard();
-            assert_eq!(guesses(&guard, (1..=200).map(addresses), WRONG).await, 10);
+            let (access, token) = access();
+            assert_eq!(guesses(&access, (1..=200).map(addresses), WRONG).await, 10);
             // Elsewhere nothing has happened.
-            assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
+            assert_eq!(log_in(&access, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
         }
     }
 
     #[tokio::test]
     async fn guesses_at_a_name_from_many_places_are_bounded() {
-        let (guard, token) = guard();
-        assert_eq!(guesses(&guard, (0..=255).map(|last| [198, 51, 100, last].into()), WRONG).await, 100);
+        let (access, token) = access();
+        assert_eq!(guesses(&access, (0..=255).map(|last| [198, 51, 100, last].into()), WRONG).await, 100);
         // Nobody guesses a random secret, so its owner need not wait.
-        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
+        assert_eq!(log_in(&access, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
         let other = token.replace("noc", "other");
-        assert_eq!(log_in(&guard, &other, 1).await, HashMap::from([(StatusCode::OK, 1)]));
+        assert_eq!(log_in(&access, &other, 1).await, HashMap::from([(StatusCode::OK, 1)]));
         // The owner of one that somebody made up has to.
-        let (guard, token) = guard_with("secret");
-        assert_eq!(guesses(&guard, (0..100).map(|last| [198, 51, 100, last].into()), WRONG).await, 100);
-        assert_eq!(log_in(&guard, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
+        let (access, token) = access_with("secret");
+        assert_eq!(guesses(&access, (0..100).map(|last| [198, 51, 100, last].into()), WRONG).await, 100);
+        assert_eq!(log_in(&access, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));
     }
 
     #[test]
     fn requests_from_many_places_refuse_no_further_place() {
-        let (guard, _) = guard();
+        let (access, _) = access();
         for number in 0..10_000_u32 {
             let peer = Peer::Tcp { address: core::net::Ipv4Addr::from(0xc612_0000 + number).into(), certificate: None };
-            assert!(guard.check_rate(&peer).is_ok(), "{peer:?}");
+            assert!(access.check_rate(&peer).is_ok(), "{peer:?}");
         }
-        assert_eq!(lock(&guard.budgets).len(), PLACES_MAX);
+        assert_eq!(lock(&access.budgets).len(), PLACES_MAX);
     }
 
     #[test]
     fn a_request_names_one_host_and_it_is_this_server() {
-        let (guard, _) = guard();
+        let (access, _) = access();
         let status = |hosts: &[&str], in_target: Option<&str>| {
             let mut headers = HeaderMap::new();
             for host in hosts {
                 headers.append(header::HOST, host.parse().unwrap());
             }
-            let refused = guard.check_host(&headers, in_target).err()?;
+            let refused = access.check_host(&headers, in_target).err()?;
             Some(axum::response::IntoResponse::into_response(refused).status())
         };
         let own = "127.0.0.1:8080";
@@ -841,19 +846,19 @@ mod tests {
 
     #[tokio::test]
     async fn right_logins_at_the_same_time_count_for_nothing() {
-        let (guard, token) = guard();
-        assert_eq!(log_in(&guard, WRONG, 9).await, HashMap::from([(StatusCode::UNAUTHORIZED, 9)]));
-        assert_eq!(log_in(&guard, &token, 64).await, HashMap::from([(StatusCode::OK, 64)]));
-        assert_eq!(log_in(&guard, WRONG, 1).await, HashMap::from([(StatusCode::UNAUTHORIZED, 1)]));
+        let (access, token) = access();
+        assert_eq!(log_in(&access, WRONG, 9).await, HashMap::from([(StatusCode::UNAUTHORIZED, 9)]));
+        assert_eq!(log_in(&access, &token, 64).await, HashMap::from([(StatusCode::OK, 64)]));
+        assert_eq!(log_in(&access, WRONG, 1).await, HashMap::from([(StatusCode::UNAUTHORIZED, 1)]));
     }
 
     #[test]
     fn an_unknown_name_costs_a_hash_as_a_known_one() {
-        let (guard, token) = guard();
-        let (known, hash) = guard.candidate("noc").unwrap();
-        assert_eq!((known, guard.candidate("nobody")), (Some(0), Some((None, hash))));
-        assert_eq!(guard.verify(&token), Some(0));
-        assert_eq!(guard.verify(&token.replace("noc", "nobody")), None);
+        let (access, token) = access();
+        let (known, hash) = access.candidate("noc").unwrap();
+        assert_eq!((known, access.candidate("nobody")), (Some(0), Some((None, hash))));
+        assert_eq!(access.verify(&token), Some(0));
+        assert_eq!(access.verify(&token.replace("noc", "nobody")), None);
     }
 
     #[test]
