@@ -16,7 +16,7 @@
 
 mod bed;
 mod cpu_time;
-mod far;
+mod far_ends;
 mod frame;
 mod link;
 mod testpmd;
@@ -412,7 +412,7 @@ impl Run {
             plain_packets: sum(plain, |turn| turn.packets),
             natrix_dropped: sum(natrix, |turn| turn.dropped),
             plain_dropped: sum(plain, |turn| turn.dropped),
-            frames_checked: self.worker.io().far().traffic.checked(),
+            frames_checked: self.worker.io().far_ends().traffic.checked(),
         }
     }
 
@@ -428,7 +428,7 @@ impl Run {
             self.poll_until("not every session was answered", Script::Answer { next: 0, end }, end, Traffic::answered)?;
         }
         self.settle()?;
-        let distinct = self.worker.io().far().traffic.external_endpoints();
+        let distinct = self.worker.io().far_ends().traffic.external_endpoints();
         if distinct != count {
             return Err(
                 self.unexpected("sessions share an external endpoint, so that fewer are there", distinct as u64)
@@ -448,13 +448,13 @@ impl Run {
         count: usize,
         done: fn(&Traffic) -> usize,
     ) -> Result<(), ForwardError> {
-        self.worker.io().far().traffic.set_script(script);
+        self.worker.io().far_ends().traffic.set_script(script);
         let waited = std::time::Instant::now();
-        while done(&self.worker.io().far().traffic) < count {
+        while done(&self.worker.io().far_ends().traffic) < count {
             self.natrix_poll()?;
             self.expect_good_frames()?;
             if waited.elapsed() > PATIENCE {
-                return Err(self.unexpected(what, done(&self.worker.io().far().traffic) as u64));
+                return Err(self.unexpected(what, done(&self.worker.io().far_ends().traffic) as u64));
             }
         }
         Ok(())
@@ -462,7 +462,7 @@ impl Run {
 
     /// Nothing arrives any more; what is inside leaves.
     fn settle(&mut self) -> Result<(), ForwardError> {
-        self.worker.io().far().traffic.set_script(Script::Silence);
+        self.worker.io().far_ends().traffic.set_script(Script::Silence);
         for _ in 0..4 {
             self.natrix_poll()?;
         }
@@ -474,20 +474,20 @@ impl Run {
         if !self.worker.io_mut().feed() {
             return Err(self.unexpected("the far end could not put in a burst", 0));
         }
-        let far = self.worker.io().far_cycles;
+        let far_cycles = self.worker.io().far_cycles;
         let begin = tsc::read();
         // As the daemon's threads do: the clock is read once per poll.
         let now = self.clock.now();
         self.worker.poll(now);
         let cycles = tsc::read().wrapping_sub(begin);
         let link = self.worker.io_mut();
-        let far = link.far_cycles - far;
+        let far_cycles = link.far_cycles - far_cycles;
         link.drain();
-        Ok(cycles.saturating_sub(far))
+        Ok(cycles.saturating_sub(far_cycles))
     }
 
     fn natrix_turn(&mut self, seconds: f64) -> Result<Turn, ForwardError> {
-        let (written, seen) = self.worker.io().far().traffic.begin(Device::Natrix);
+        let (written, seen) = self.worker.io().far_ends().traffic.begin(Device::Natrix);
         let (forwarded, dropped) = verdicts(self.worker.counters());
         let running = cpu_time::of_this_thread();
         let begin = tsc::read();
@@ -500,7 +500,7 @@ impl Run {
         turn.cpu_share = cpu_time::share(running, cpu_time::of_this_thread(), turn.wall_cycles as f64 / self.hz * 1e9);
         self.expect_good_frames()?;
         let (forwarded_now, dropped_now) = verdicts(self.worker.counters());
-        let (written_now, seen_now) = self.worker.io().far().traffic.counts();
+        let (written_now, seen_now) = self.worker.io().far_ends().traffic.counts();
         (turn.packets, turn.dropped) = (seen_now - seen, dropped_now - dropped);
         let (written, forwarded) = (written_now - written, forwarded_now - forwarded);
         // Nobody waits for a neighbour any more, so what arrived has left or was dropped.
@@ -518,8 +518,8 @@ impl Run {
 
     fn plain_turn(&mut self, seconds: f64) -> Result<Turn, ForwardError> {
         let link = self.worker.io_mut();
-        let (written, seen) = link.far().traffic.begin(Device::Plain);
-        let stations = link.far().traffic.stations();
+        let (written, seen) = link.far_ends().traffic.begin(Device::Plain);
+        let stations = link.far_ends().traffic.stations();
         let running = cpu_time::of_this_thread();
         let begin = tsc::read();
         let end = (seconds * self.hz) as u64;
@@ -527,15 +527,15 @@ impl Run {
         let mut fed = true;
         while turn.wall_cycles < end && fed {
             fed = link.feed();
-            let far = link.far_cycles;
+            let far_cycles = link.far_cycles;
             let poll = tsc::read();
             forward(link, stations);
-            turn.count_poll(tsc::read().wrapping_sub(poll).saturating_sub(link.far_cycles - far));
+            turn.count_poll(tsc::read().wrapping_sub(poll).saturating_sub(link.far_cycles - far_cycles));
             link.drain();
             turn.wall_cycles = tsc::read().wrapping_sub(begin);
         }
         turn.cpu_share = cpu_time::share(running, cpu_time::of_this_thread(), turn.wall_cycles as f64 / self.hz * 1e9);
-        let (written_now, seen_now) = link.far().traffic.counts();
+        let (written_now, seen_now) = link.far_ends().traffic.counts();
         turn.packets = seen_now - seen;
         turn.dropped = written_now - written - turn.packets;
         if !fed {
@@ -545,7 +545,7 @@ impl Run {
     }
 
     fn expect_good_frames(&self) -> Result<(), ForwardError> {
-        let Some(bad) = self.worker.io().far().traffic.bad().cloned() else { return Ok(()) };
+        let Some(bad) = self.worker.io().far_ends().traffic.bad().cloned() else { return Ok(()) };
         let bytes = bad.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         Err(ForwardError::Frame { driver: self.driver, fault: bad.fault, bytes })
     }

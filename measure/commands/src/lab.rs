@@ -10,11 +10,11 @@ mod join;
 #[cfg(feature = "dpdk")]
 mod measure;
 #[cfg(feature = "dpdk")]
+mod output;
+#[cfg(feature = "dpdk")]
 mod probe;
 #[cfg(feature = "dpdk")]
 mod sharing;
-#[cfg(feature = "dpdk")]
-mod told;
 #[cfg(feature = "dpdk")]
 mod transport;
 

@@ -113,7 +113,7 @@ pub(super) struct Ports {
     pub(super) worker: [PortIndex; 2],
     /// Those through which the far ends feed them and take what left. The same where the driver
     /// gives back what it is sent.
-    pub(super) far: [PortIndex; 2],
+    pub(super) far_ends: [PortIndex; 2],
 }
 
 /// All ports of a run, and the socket that joins those of `net_memif`.
@@ -133,7 +133,7 @@ impl Bed {
             let pair = |first: u16| [PortIndex(first), PortIndex(first + 1)];
             // As between two programs of which Natrix is the client.
             let worker = if *driver == Driver::Memif { first + 2 } else { first };
-            Ports { driver: *driver, worker: pair(worker), far: pair(first) }
+            Ports { driver: *driver, worker: pair(worker), far_ends: pair(first) }
         });
         let ports = ports.collect();
         let port = |device| DpdkPort {

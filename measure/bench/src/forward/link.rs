@@ -28,16 +28,16 @@ use wire::ethernet::MacAddress;
 
 use super::Driver;
 use super::bed::Ports;
-use super::far;
-use super::far::Apart;
-use super::far::FarEnds;
+use super::far_ends;
+use super::far_ends::Apart;
+use super::far_ends::FarEnds;
 use super::traffic::Traffic;
 
 /// The two ports of one driver, with the far ends of their links.
 pub(super) struct Link {
     dpdk: DpdkIo,
     ports: Ports,
-    far: Arc<Mutex<FarEnds>>,
+    far_ends: Arc<Mutex<FarEnds>>,
     /// The far ends' thread, where they have one.
     apart: Option<Apart>,
     /// TSC cycles the far ends took within polls.
@@ -49,10 +49,10 @@ impl Link {
     /// own.
     pub(super) fn new(mut dpdk: DpdkIo, ports: Ports, mut traffic: Traffic, far_cpu: Option<CoreId>) -> Link {
         traffic.set_stations(ports.worker.map(|port| MacAddress(dpdk.mac(port))));
-        let far = Arc::new(Mutex::new(FarEnds::new(ports, traffic)));
-        let far_cpu = far_cpu.filter(|_| ports.far != ports.worker);
-        let apart = far_cpu.map(|cpu| Apart::start(dpdk.split_off(&ports.far), Arc::clone(&far), cpu));
-        Link { dpdk, ports, far, apart, far_cycles: 0 }
+        let far_ends = Arc::new(Mutex::new(FarEnds::new(ports, traffic)));
+        let far_cpu = far_cpu.filter(|_| ports.far_ends != ports.worker);
+        let apart = far_cpu.map(|cpu| Apart::start(dpdk.split_off(&ports.far_ends), Arc::clone(&far_ends), cpu));
+        Link { dpdk, ports, far_ends, apart, far_cycles: 0 }
     }
 
     /// Gives DPDK back, for the next driver.
@@ -61,13 +61,13 @@ impl Link {
     }
 
     /// What arrives and what left.
-    pub(super) fn far(&self) -> MutexGuard<'_, FarEnds> {
-        far::locked(&self.far)
+    pub(super) fn far_ends(&self) -> MutexGuard<'_, FarEnds> {
+        far_ends::locked(&self.far_ends)
     }
 
     /// Whether all links are up.
     pub(super) fn is_up(&self) -> bool {
-        self.ports.worker.iter().chain(&self.ports.far).all(|port| self.dpdk.link_up(*port))
+        self.ports.worker.iter().chain(&self.ports.far_ends).all(|port| self.dpdk.link_up(*port))
     }
 
     /// Has the worker's ports give their first buffers to the far ends, as a `net_memif` client
@@ -82,7 +82,7 @@ impl Link {
     pub(super) fn feed(&mut self) -> bool {
         match &self.apart {
             Some(apart) => apart.feed(),
-            None => far::locked(&self.far).feed(&mut self.dpdk),
+            None => far_ends::locked(&self.far_ends).feed(&mut self.dpdk),
         }
     }
 
@@ -90,7 +90,7 @@ impl Link {
     pub(super) fn drain(&mut self) {
         match &self.apart {
             Some(apart) => apart.drain(),
-            None => far::locked(&self.far).drain(&mut self.dpdk),
+            None => far_ends::locked(&self.far_ends).drain(&mut self.dpdk),
         }
     }
 }
@@ -107,7 +107,7 @@ impl Io for Link {
         let side = port.index();
         // The rings also give back what the worker itself has just sent. The frames of the far end
         // come first and are a whole burst: receiving once per burst gets these, and no others.
-        if self.ports.driver == Driver::Ring && !mem::take(&mut self.far().fed[side]) {
+        if self.ports.driver == Driver::Ring && !mem::take(&mut self.far_ends().fed[side]) {
             return;
         }
         let before = burst.len();
@@ -115,7 +115,7 @@ impl Io for Link {
         if self.ports.driver == Driver::Null {
             let begin = tsc::read();
             // The driver leaves the content to chance.
-            if !self.far().traffic.write(side, &mut burst[before..]) {
+            if !self.far_ends().traffic.write(side, &mut burst[before..]) {
                 while burst.len() > before {
                     drop(burst.pop());
                 }
@@ -129,7 +129,7 @@ impl Io for Link {
         let side = port.index();
         if self.ports.driver == Driver::Null {
             let begin = tsc::read();
-            self.far().traffic.look(side, burst);
+            self.far_ends().traffic.look(side, burst);
             self.far_cycles += tsc::read().wrapping_sub(begin);
         }
         self.dpdk.transmit(self.ports.worker[side], burst);

@@ -52,8 +52,8 @@ use super::lab_error;
 use super::measure;
 use super::measure::Folder;
 use super::measure::fault;
-use super::told;
-use super::told::Told;
+use super::output;
+use super::output::ShownProgress;
 use super::transport;
 use crate::failure::Failure;
 
@@ -182,7 +182,7 @@ fn measure(arguments: &[String], stop: &AtomicBool) -> Result<Ceiling, Failure> 
     let binary = env::current_exe()
         .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
     let measured_unix = unix_now();
-    let busy = told::busy("the tester itself is measured first (--no-ceiling leaves that out)");
+    let busy = output::busy("the tester itself is measured first (--no-ceiling leaves that out)");
     let output =
         lab::process::output_of(not_outliving(binary).args(["lab", "ceiling", "--json"]).args(arguments), stop)
             .map_err(|error| fault(format!("tester: its ceiling cannot be measured ({error}); use --no-ceiling")))?;
@@ -192,8 +192,9 @@ fn measure(arguments: &[String], stop: &AtomicBool) -> Result<Ceiling, Failure> 
     }
     let found: Option<Value> = output.status.success().then(|| serde_json::from_slice(&output.stdout).ok()).flatten();
     let Some(found) = found else {
-        let told = String::from_utf8_lossy(&output.stderr);
-        let error = told.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or("no message").to_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let error =
+            errors.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or("no message").to_owned();
         return Err(fault(format!("{error} (while the tester itself was measured)")));
     };
     let result = &found["result"];
@@ -259,10 +260,10 @@ pub(super) fn run(ceiling: &LabCeiling, options: &LabTest, out: &mut dyn Write) 
     tester.face_itself();
     let mut device = Wire;
     let mut experiment = Experiment::new(&mut tester, &mut device, &space, &parameters);
-    let told = Rc::new(Told::new("ceiling", parameters.repetitions));
-    let (told, begins) = (Rc::clone(&told), told);
+    let shown = Rc::new(ShownProgress::new("ceiling", parameters.repetitions));
+    let (shown, begins) = (Rc::clone(&shown), shown);
     experiment.on_begin = Box::new(move |phase, time| begins.begins(phase, time));
-    experiment.on_trial = Box::new(move |progress| told.trial(progress));
+    experiment.on_trial = Box::new(move |progress| shown.trial(progress));
     let samples = match ceiling.handshakes {
         true => experiment.ceiling_of_handshakes(),
         false => experiment.ceiling(),

@@ -73,8 +73,8 @@ use super::LabFailure;
 use super::ceiling;
 use super::cpus;
 use super::lab_error;
-use super::told;
-use super::told::Told;
+use super::output;
+use super::output::ShownProgress;
 use super::transport;
 use super::transport::Ports;
 use crate::failure::Failure;
@@ -260,10 +260,10 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     met.map_err(lab_error)?;
     let mut experiment = Experiment::new(&mut tester, device.as_mut(), &space, &parameters);
     experiment.rate_limit = rate_limit;
-    let told = Rc::new(Told::new(name, parameters.repetitions));
-    let (told, begins) = (Rc::clone(&told), told);
+    let shown = Rc::new(ShownProgress::new(name, parameters.repetitions));
+    let (shown, begins) = (Rc::clone(&shown), shown);
     experiment.on_begin = Box::new(move |phase, time| begins.begins(phase, time));
-    experiment.on_trial = Box::new(move |progress| told.trial(progress));
+    experiment.on_trial = Box::new(move |progress| shown.trial(progress));
     let links = links_of(options);
     experiment.link_down = Box::new(move || links.iter().find(|(link, _)| link::is_down(link)).map(|(_, side)| *side));
     if let Some(watch) = watch {
@@ -410,7 +410,7 @@ pub(super) fn give(record: &Record, options: &LabTest, out: &mut dyn Write) -> R
     if options.json {
         writeln!(out, "{object}")?;
     } else {
-        told::print(&object, out)?;
+        output::print(&object, out)?;
     }
     out.flush()?;
     if let Some(path) = &options.output {

@@ -32,8 +32,8 @@ use lab::experiment::ExperimentError;
 use lab::probe::Part;
 use lab::probe::ProbeOptions;
 use lab::probe::ProbeReport;
+use lab::probe::Progress;
 use lab::probe::Site;
-use lab::probe::Told;
 use lab::probe::ports::PortsWorld;
 use lab::probe::timers::TimerLimits;
 use lab::result::Core;
@@ -132,13 +132,13 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
     let stations = tester.stations();
     let mut world = PortsWorld::new(tester.into_io(), ends(), stations);
     world.stop_on(stop);
-    let mut told = Waiting::new(started);
+    let mut shown = Waiting::new(started);
     let mut report =
-        lab::probe::probe(&mut world, site(), &probe_options, &mut |what| told.tell(what)).map_err(lab_error)?;
-    drop(told);
+        lab::probe::probe(&mut world, site(), &probe_options, &mut |what| shown.show(what)).map_err(lab_error)?;
+    drop(shown);
     let set_by_lab = options.quick && device.is_some();
     if set_by_lab {
-        lab::probe::timers::tell_that_the_lab_set_them(&mut report.findings);
+        lab::probe::timers::mark_as_set_by_the_lab(&mut report.findings);
     }
     let timer = |timer: &lab::probe::timers::Timer| {
         let mut record = timer.record();
@@ -323,9 +323,9 @@ impl Waiting {
         Waiting { started, bar, ends_ms }
     }
 
-    fn tell(&mut self, told: Told<'_>) {
-        let line = match told {
-            Told::Part { part, seconds_left } => {
+    fn show(&mut self, progress: Progress<'_>) {
+        let line = match progress {
+            Progress::Part { part, seconds_left } => {
                 let ends = self.started.elapsed() + Duration::from_secs_f64(seconds_left);
                 self.ends_ms.store(u64::try_from(ends.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
                 if let Some(bar) = &self.bar {
@@ -333,8 +333,8 @@ impl Waiting {
                 }
                 return;
             }
-            Told::Found(finding) => format!("{}: {}", finding.name, finding.value),
-            Told::Waiting { what, flows, at_most } => {
+            Progress::Found(finding) => format!("{}: {}", finding.name, finding.value),
+            Progress::Waiting { what, flows, at_most } => {
                 let line = format!("{what}: {flows} flows are asked, {:.0} s at most", at_most.as_secs_f64());
                 if let Some(bar) = &self.bar {
                     bar.set_message(line);
@@ -365,12 +365,12 @@ impl Drop for Waiting {
 /// found away from the other.
 fn give(object: &Value, report: &ProbeReport, options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure> {
     let printed = if options.json { writeln!(out, "{object}") } else { table(report).flush(out) };
-    let told = printed.and_then(|()| out.flush());
+    let written = printed.and_then(|()| out.flush());
     if let Some(path) = &options.output {
         fs::write(path, format!("{object}\n"))
             .map_err(|error| fault(format!("--output: {}: {error}; name another file", path.display())))?;
     }
-    Ok(told?)
+    Ok(written?)
 }
 
 fn table(report: &ProbeReport) -> Table {

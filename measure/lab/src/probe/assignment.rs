@@ -31,7 +31,7 @@ const FAR: usize = 8;
 /// once in three.
 const CROWD: crowd::Size = crowd::Size { hosts: 64, first_port: 30_000, ports: 8, servers: 6 };
 /// The most pairs shown.
-const PAIRS_TOLD: usize = 16;
+const PAIRS_REPORTED: usize = 16;
 /// Differences of neighbours up to this are steps, not chance.
 const STEP_MAX: i32 = 4;
 
@@ -161,7 +161,7 @@ fn overloading(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
     let Crowd { flows, servers, externals, shared } = crowd::gather(prober, Protocol::Udp, CROWD)?;
     let value = if shared.is_empty() { "none" } else { "external endpoints are shared" };
     let is_met = Verdict::of(shared.is_empty());
-    let pairs = shared.iter().take(PAIRS_TOLD);
+    let pairs = shared.iter().take(PAIRS_REPORTED);
     let words = |pair: &Shared| {
         let Shared { external, first, second } = pair;
         format!("{} and {} leave as {external}", first.internal, second.internal)

@@ -165,10 +165,10 @@ fn past_the_last(
     // Answers are limited in rate: some time without refusals first.
     prober.sleep(Duration::from_secs(1))?;
     let outcome = prober.pass(Side::Inside, &packet)?;
-    let told = outcome.told(Side::Inside);
+    let error = outcome.icmp_error(Side::Inside);
     evidence.push(format!("{refused} -> {server}: {}", outcome.words(Side::Inside)));
     let leaked = outcome.others.iter().any(|(side, seen)| *side == Side::Outside && seen.source.ip() == refused.ip());
-    let value = match told {
+    let value = match error {
         // Some search for a free port only so long.
         None if outcome.passed.is_some() => "refused now and then, silently".to_owned(),
         _ if leaked => "leaves untranslated".to_owned(),
@@ -177,7 +177,7 @@ fn past_the_last(
     };
     Ok(Finding::new(name, value)
         .judged("RFC 6888 REQ-11a", "refused packets are dropped", Verdict::of(!leaked))
-        .judged("RFC 6888 REQ-11b", "ICMP 3/1 when refused", Verdict::of(told == Some((3, 1)))))
+        .judged("RFC 6888 REQ-11b", "ICMP 3/1 when refused", Verdict::of(error == Some((3, 1)))))
 }
 
 /// Whether other hosts are refused, too, and whether the refused host still is. Only a host with

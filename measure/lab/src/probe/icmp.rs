@@ -262,7 +262,7 @@ fn about_nothing(prober: &mut Prober<'_>) -> Result<Finding, ProbeError> {
     let quote = build::udp(other, prober.remote(2, 9)).payload_length(16).build();
     let error = build::icmp_error(prober.site().transit, *other.ip(), 3, 3, &quote).build();
     let outcome = prober.send_and_watch(Side::Outside, &error, Side::Inside, |seen| seen.icmp == Some((3, 3)))?;
-    let is_silent = outcome.passed.is_none() && outcome.told(Side::Outside).is_none();
+    let is_silent = outcome.passed.is_none() && outcome.icmp_error(Side::Outside).is_none();
     Ok(Finding::new(name, if is_silent { "dropped silently" } else { "not dropped silently" })
         .seen(format!("3/3 about {other}, which has no flow: {}", outcome.words(Side::Outside)))
         .judged("RFC 5508 REQ-4", "errors about nothing are dropped silently", Verdict::of(is_silent)))

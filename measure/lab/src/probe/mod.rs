@@ -167,7 +167,7 @@ impl ProbeReport {
 
 /// How far the probe is.
 #[derive(Clone, Copy, Debug)]
-pub enum Told<'a> {
+pub enum Progress<'a> {
     /// A part begins.
     Part {
         /// Which.
@@ -201,15 +201,18 @@ pub fn probe(
     world: &mut dyn World,
     site: Site,
     options: &ProbeOptions,
-    told: &mut dyn FnMut(Told<'_>),
+    progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<ProbeReport, ProbeError> {
     let mut prober = Prober::new(world, site, options.patience, options.seed);
     make_sure_something_passes(&mut prober)?;
     let mut report = ProbeReport::default();
     let parts: Vec<Part> = Part::ALL.into_iter().filter(|part| options.parts.contains(part)).collect();
     for (position, part) in parts.iter().copied().enumerate() {
-        told(Told::Part { part, seconds_left: parts[position..].iter().map(|part| part.seconds(options)).sum() });
-        let found = match find(&mut prober, part, options, &mut report.timers, told) {
+        progress(Progress::Part {
+            part,
+            seconds_left: parts[position..].iter().map(|part| part.seconds(options)).sum(),
+        });
+        let found = match find(&mut prober, part, options, &mut report.timers, progress) {
             Err(ProbeError::World(WorldError::Interrupted)) => {
                 report.interrupted = true;
                 // Times are known better and better while they are looked for.
@@ -218,7 +221,7 @@ pub fn probe(
             found => found?,
         };
         for finding in found {
-            told(Told::Found(&finding));
+            progress(Progress::Found(&finding));
             report.findings.push(finding);
         }
         if report.interrupted {
@@ -233,7 +236,7 @@ fn find(
     part: Part,
     options: &ProbeOptions,
     timers: &mut Vec<Timer>,
-    told: &mut dyn FnMut(Told<'_>),
+    progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Finding>, ProbeError> {
     let mut findings = Vec::new();
     match part {
@@ -258,7 +261,7 @@ fn find(
         Part::Icmp => findings = icmp::find(prober, options.family)?,
         Part::Tcp => findings = handshake::find(prober)?,
         Part::Exhaustion => {
-            told(Told::Waiting {
+            progress(Progress::Waiting {
                 what: "exhaustion",
                 flows: options.exhaust_max as usize,
                 at_most: Duration::from_secs_f64(exhaustion_seconds(options)),
@@ -266,7 +269,7 @@ fn find(
             findings = exhaustion::find(prober, options.exhaust_max, timers)?;
         }
         Part::Timers => {
-            timers::measure(prober, &FlowState::ALL, &options.timers, timers, told)?;
+            timers::measure(prober, &FlowState::ALL, &options.timers, timers, progress)?;
             findings = timers::findings(timers);
         }
     }

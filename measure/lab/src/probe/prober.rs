@@ -89,14 +89,14 @@ pub struct Outcome {
 
 impl Outcome {
     /// Type and code of an ICMP error that came back to `side`.
-    pub fn told(&self, side: Side) -> Option<(u8, u8)> {
+    pub fn icmp_error(&self, side: Side) -> Option<(u8, u8)> {
         self.others.iter().find(|(at, seen)| *at == side && seen.is_icmp_error()).and_then(|(_, seen)| seen.icmp)
     }
 
     /// What became of it, in words; errors are looked for on the side it was sent from.
     pub fn words(&self, from: Side) -> String {
         let reset = self.others.iter().any(|(at, seen)| *at == from && seen.flags.contains(Flags::RST));
-        match (&self.passed, self.told(from)) {
+        match (&self.passed, self.icmp_error(from)) {
             (Some(seen), _) => format!("arrives as {} -> {}", seen.source, seen.destination),
             (None, Some((icmp_type, code))) => format!("ICMP {icmp_type}/{code} comes back"),
             (None, None) if reset => "a RST comes back".to_owned(),

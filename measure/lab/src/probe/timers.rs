@@ -23,7 +23,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::json;
 
-use super::Told;
+use super::Progress;
 use super::finding::Finding;
 use super::finding::Verdict;
 use super::flow_state::Flow;
@@ -340,7 +340,7 @@ pub fn measure(
     states: &[FlowState],
     limits: &TimerLimits,
     timers: &mut Vec<Timer>,
-    told: &mut dyn FnMut(Told<'_>),
+    progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(), ProbeError> {
     let mut found: BTreeMap<FlowState, Vec<Answer>> = states.iter().map(|state| (*state, Vec::new())).collect();
     for pass in 0..PASSES_MAX {
@@ -363,7 +363,7 @@ pub fn measure(
             break;
         }
         let longest = plans.iter().map(|plan| plan.ask + plan.state.preparation()).max().unwrap_or_default();
-        told(Told::Waiting { what: "timers", flows: plans.len(), at_most: longest });
+        progress(Progress::Waiting { what: "timers", flows: plans.len(), at_most: longest });
         let mut answers = Vec::new();
         let done = run(prober, plans, &mut answers);
         for answer in answers {
@@ -372,7 +372,7 @@ pub fn measure(
         *timers = found.iter().map(|(state, answers)| timer_of(*state, answers)).collect();
         done?;
     }
-    find_refreshers(prober, timers, told)
+    find_refreshers(prober, timers, progress)
 }
 
 fn resolution(limits: &TimerLimits, time: Duration) -> Duration {
@@ -418,7 +418,7 @@ fn timer_of(state: FlowState, answers: &[Answer]) -> Timer {
 fn find_refreshers(
     prober: &mut Prober<'_>,
     timers: &mut [Timer],
-    told: &mut dyn FnMut(Told<'_>),
+    progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(), ProbeError> {
     const REFRESHED: [FlowState; 4] =
         [FlowState::UdpUnanswered, FlowState::UdpAnswered, FlowState::TcpEstablished, FlowState::IcmpQuery];
@@ -437,7 +437,7 @@ fn find_refreshers(
         return Ok(());
     }
     let longest = plans.iter().map(|plan| plan.ask + plan.state.preparation()).max().unwrap_or_default();
-    told(Told::Waiting { what: "what refreshes", flows: plans.len(), at_most: longest });
+    progress(Progress::Waiting { what: "what refreshes", flows: plans.len(), at_most: longest });
     let mut answers = Vec::new();
     let done = run(prober, plans, &mut answers);
     for answer in answers {
@@ -484,7 +484,7 @@ pub fn findings(timers: &[Timer]) -> Vec<Finding> {
 
 /// Says of these findings that the lab had set the timers: what the RFCs ask of their length is not
 /// judged by them.
-pub fn tell_that_the_lab_set_them(findings: &mut [Finding]) {
+pub fn mark_as_set_by_the_lab(findings: &mut [Finding]) {
     for finding in findings.iter_mut().filter(|finding| finding.name.starts_with("timer.")) {
         finding.value.push_str(" (with the timers the lab set)");
         for judgement in &mut finding.judgements {
@@ -550,7 +550,7 @@ mod tests {
         let finding =
             |name: &str| Finding::new(name, "5 s").judged("RFC 4787 REQ-5", "at least 120 s", Verdict::NotMet);
         let mut findings = [finding("timer.udp-answered"), finding("refresh.udp-answered")];
-        tell_that_the_lab_set_them(&mut findings);
+        mark_as_set_by_the_lab(&mut findings);
         assert_eq!(findings[0].value, "5 s (with the timers the lab set)");
         assert_eq!(findings[0].verdict(), Verdict::NotApplicable);
         assert_eq!((findings[1].value.as_str(), findings[1].verdict()), ("5 s", Verdict::NotMet));

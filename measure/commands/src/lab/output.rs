@@ -32,7 +32,7 @@ const BUSY_TICK: Duration = Duration::from_millis(200);
 
 /// Progress on standard error: a bar with the time left on a terminal, elsewhere a line for each
 /// trial, and one before each that takes long.
-pub(super) struct Told {
+pub(super) struct ShownProgress {
     started: Instant,
     repetitions: u32,
     bar: Option<ProgressBar>,
@@ -80,9 +80,9 @@ impl Under {
     }
 }
 
-impl Told {
+impl ShownProgress {
     /// For a test of so many repetitions.
-    pub(super) fn new(test: &'static str, repetitions: u32) -> Told {
+    pub(super) fn new(test: &'static str, repetitions: u32) -> ShownProgress {
         let now = Instant::now();
         let state = Arc::new(Mutex::new(Under::new(now)));
         let bar = io::stderr().is_terminal().then(|| {
@@ -105,7 +105,7 @@ impl Told {
             bar.enable_steady_tick(BUSY_TICK);
             bar
         });
-        Told { started: now, repetitions, bar, state }
+        ShownProgress { started: now, repetitions, bar, state }
     }
 
     /// A trial begins that takes so long.
@@ -172,7 +172,7 @@ impl Drop for Busy {
     }
 }
 
-impl Drop for Told {
+impl Drop for ShownProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -335,12 +335,12 @@ pub(super) fn print(record: &Value, out: &mut dyn Write) -> io::Result<()> {
         machine["cpu"].as_str().unwrap_or_default(),
         machine["cpus"],
         machine["kernel"].as_str().unwrap_or_default(),
-        cpus_told(&record["cpus"])
+        cpus_text(&record["cpus"])
     )
 }
 
 /// `tester on CPU 0, device on CPU 1`.
-fn cpus_told(cpus: &Value) -> String {
+fn cpus_text(cpus: &Value) -> String {
     let cpus: Vec<String> = cpus.as_array().into_iter().flatten().map(Value::to_string).collect();
     match &cpus[..] {
         [] => String::new(),
@@ -440,7 +440,7 @@ mod tests {
     fn a_teardown_shows_the_time_of_an_empty_table_and_known_cpus() {
         let text = printed(&json!({ "repetitions": [{ "connections": 500, "seconds": 0.025, "idle_seconds": 0.02 }] }));
         assert!(text.contains("  500 connections in 25.0 ms; an empty table takes 20.0 ms\n"), "{text}");
-        let text = [json!([0]), json!([0, 1]), json!([3, 4, 5])].map(|cpus| cpus_told(&cpus));
+        let text = [json!([0]), json!([0, 1]), json!([3, 4, 5])].map(|cpus| cpus_text(&cpus));
         let all = ["tester on CPU 0", "tester on CPU 0, device on CPU 1", "tester on CPU 3, device on CPUs 4, 5"];
         assert_eq!(text, all);
     }

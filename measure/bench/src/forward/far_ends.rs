@@ -63,7 +63,7 @@ impl FarEnds {
             }
             self.fed[side] = self.traffic.write(side, burst);
             if self.fed[side] {
-                io.transmit(self.ports.far[side], burst);
+                io.transmit(self.ports.far_ends[side], burst);
                 if !burst.is_empty() {
                     return false;
                 }
@@ -80,7 +80,7 @@ impl FarEnds {
         for side in 0..2 {
             loop {
                 let mut burst = Burst::new();
-                io.receive(self.ports.far[side], &mut burst);
+                io.receive(self.ports.far_ends[side], &mut burst);
                 if burst.is_empty() {
                     break;
                 }
@@ -147,7 +147,7 @@ impl Drop for Over<'_> {
 
 impl Apart {
     /// Starts the thread. `io` has the far ends' ports.
-    pub(super) fn start(mut io: DpdkIo, far: Arc<Mutex<FarEnds>>, cpu: CoreId) -> Apart {
+    pub(super) fn start(mut io: DpdkIo, far_ends: Arc<Mutex<FarEnds>>, cpu: CoreId) -> Apart {
         let turn = Arc::new(Turn::default());
         let theirs = Arc::clone(&turn);
         let thread = thread::spawn(move || {
@@ -158,10 +158,10 @@ impl Apart {
                 theirs.wait(true);
                 match theirs.step.load(Ordering::Relaxed) {
                     step if step == Step::Feed as u32 => {
-                        let fed = locked(&far).feed(&mut io);
+                        let fed = locked(&far_ends).feed(&mut io);
                         theirs.fed.store(fed, Ordering::Relaxed);
                     }
-                    step if step == Step::Drain as u32 => locked(&far).drain(&mut io),
+                    step if step == Step::Drain as u32 => locked(&far_ends).drain(&mut io),
                     _ => return,
                 }
                 theirs.pass_on();
@@ -200,6 +200,6 @@ impl Drop for Apart {
 }
 
 /// A panic on the other thread may have left it half changed; there is no report then.
-pub(super) fn locked(far: &Mutex<FarEnds>) -> MutexGuard<'_, FarEnds> {
-    far.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn locked(far_ends: &Mutex<FarEnds>) -> MutexGuard<'_, FarEnds> {
+    far_ends.lock().unwrap_or_else(PoisonError::into_inner)
 }
