@@ -46,7 +46,7 @@ pub use packet::quote;
 pub use packet::source;
 pub use packet::ttl;
 pub use port_control::Ask;
-pub use port_control::Told;
+pub use port_control::PcpReply;
 pub use topology::E1;
 pub use topology::E2;
 pub use topology::I1;

@@ -170,7 +170,7 @@ impl Ask {
 
 /// A reply of PCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct PcpReply {
     /// Result code.
     pub code: u8,
     /// Seconds.
@@ -187,16 +187,16 @@ fn word(bytes: &[u8], at: usize) -> u16 {
     bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u16::from_be_bytes(*word))
 }
 
-impl Told {
+impl PcpReply {
     /// Reads a reply.
     ///
     /// # Panics
     /// It is none.
-    pub fn of(message: &[u8]) -> Told {
+    pub fn of(message: &[u8]) -> PcpReply {
         let fields = pcp::Fields::of(message).expect("a reply");
         let field = message.get(44..60).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
         let address = pcp::unmapped(&field).unwrap_or_default();
-        Told {
+        PcpReply {
             code: fields.result,
             lifetime: fields.lifetime,
             epoch: fields.epoch,
@@ -236,8 +236,8 @@ impl Bed {
     ///
     /// # Panics
     /// There is none.
-    pub fn pcp(&mut self, ask: &Ask) -> Told {
-        Told::of(&self.answer(ask.from, ask.to, &ask.message()).expect("a reply"))
+    pub fn pcp(&mut self, ask: &Ask) -> PcpReply {
+        PcpReply::of(&self.answer(ask.from, ask.to, &ask.message()).expect("a reply"))
     }
 
     /// The external endpoint that a MAP gets.

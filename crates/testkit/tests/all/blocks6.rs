@@ -159,7 +159,7 @@ fn a_host_gets_the_port_it_suggests_in_its_prefixs_block() {
     let mut told = |host: &str, port: u16| {
         let ask = Ask::map(HOME, Protocol::Udp, 7_000 + port % 16).suggest(at(first.address, port));
         let answer = bed.answer6((v6(host), 40_000), (v6(OWN6), SERVER_PORT), &ask.message6(v6(host), None));
-        Told::of(&answer.expect("a reply")).external.port()
+        PcpReply::of(&answer.expect("a reply")).external.port()
     };
     let free = |port: &u16| *port != first.port;
     let mut ports = (lease.first_port()..=lease.last_port()).filter(free);

@@ -45,15 +45,15 @@ fn udp(port: u16) -> Ask {
 }
 
 /// The answer to a NAT64 host.
-fn told6(bed: &mut Bed6, host: &str, ask: &Ask) -> Told {
+fn told6(bed: &mut Bed6, host: &str, ask: &Ask) -> PcpReply {
     let message = ask.message6(v6(host), None);
-    Told::of(&bed.answer6((v6(host), 40_000), (v6(OWN6), SERVER_PORT), &message).expect("a reply"))
+    PcpReply::of(&bed.answer6((v6(host), 40_000), (v6(OWN6), SERVER_PORT), &message).expect("a reply"))
 }
 
 /// The answer to a B4 about the host of the request, outside of its softwire.
-fn told_b4(bed: &mut Bed6, b4: &str, ask: &Ask) -> Told {
+fn told_b4(bed: &mut Bed6, b4: &str, ask: &Ask) -> PcpReply {
     let message = ask.message6(v6(b4), None);
-    Told::of(&bed.answer6((v6(b4), 40_000), (v6(AFTR), SERVER_PORT), &message).expect("a reply"))
+    PcpReply::of(&bed.answer6((v6(b4), 40_000), (v6(AFTR), SERVER_PORT), &message).expect("a reply"))
 }
 
 /// The answer to a host behind a B4, by its softwire.
@@ -122,7 +122,7 @@ fn a_nat64_host_names_remote_peers_by_its_prefix() {
     let ask = Ask::peer(HOME, Protocol::Udp, 8_000, at(E1, 53));
     let mut peer = |remote: u128| {
         let message = ask.message6(v6(C6), Some(remote));
-        Told::of(&bed.answer6((v6(C6), 40_000), (v6(OWN6), SERVER_PORT), &message).expect("a reply"))
+        PcpReply::of(&bed.answer6((v6(C6), 40_000), (v6(OWN6), SERVER_PORT), &message).expect("a reply"))
     };
     let told = peer(behind(E1));
     assert_eq!((told.code, &told.message[64..80]), (SUCCESS, &behind(E1).to_be_bytes()[..]));
@@ -157,7 +157,7 @@ fn who_asks_gets_the_prefix_of_its_nat64() {
     assert_eq!((told.code, told.options().len()), (SUCCESS, 1), "only THIRD_PARTY");
     let message = Ask::map(I1, Protocol::Udp, 7_000).option(PREFIX64, &none);
     let [reply, _] = bed.inside(&message.packet());
-    let told = Told::of(payload(&reply[0]));
+    let told = PcpReply::of(payload(&reply[0]));
     assert_eq!((told.code, told.options()), (SUCCESS, Vec::new()));
 }
 
@@ -218,16 +218,16 @@ fn a_host_in_a_softwire_asks_at_192_0_0_1() {
     settings.port_control.nat_pmp = true;
     let mut bed = Bed6::new(settings);
     let reply = answer_in_softwire(&mut bed, C6, &udp(7_000).message()).expect("a reply");
-    let told = Told::of(&reply);
+    let told = PcpReply::of(&reply);
     assert_eq!(told.code, SUCCESS);
     let came = reached(&mut bed, at(E1, 9), told.external).expect("anyone may send");
     assert_eq!((view6(&came).destination(), destination(&came[40..])), (v6(C6), at(HOME, 7_000)));
     // For its B4 it is the same host.
     assert_eq!(told_b4(&mut bed, C6, &udp(7_000).third_party(HOME)).external, told.external);
     let other = answer_in_softwire(&mut bed, C6, &Ask { client: I1, ..udp(7_000) }.message()).expect("a reply");
-    assert_eq!(Told::of(&other).code, ADDRESS_MISMATCH);
+    assert_eq!(PcpReply::of(&other).code, ADDRESS_MISMATCH);
     let third = answer_in_softwire(&mut bed, C6, &udp(7_001).third_party(I1).message()).expect("a reply");
-    assert_eq!(Told::of(&third).code, UNSUPP_OPTION);
+    assert_eq!(PcpReply::of(&third).code, UNSUPP_OPTION);
     // NAT-PMP: its address, and TCP port 80.
     let reply = answer_in_softwire(&mut bed, C6, &[0, 0]).expect("a reply");
     assert_eq!((reply[1], &reply[8..]), (128, &told.external.ip().octets()[..]));
@@ -250,7 +250,7 @@ fn requests_are_answered_only_where_the_host_may_ask() {
     let (client, server) = ((v6(C6), 40_000), (v6(OWN6), SERVER_PORT));
     let mut forged = message.clone();
     forged[8..24].copy_from_slice(&v6(D6).to_be_bytes());
-    assert_eq!(Told::of(&bed.answer6(client, server, &forged).expect("a reply")).code, ADDRESS_MISMATCH);
+    assert_eq!(PcpReply::of(&bed.answer6(client, server, &forged).expect("a reply")).code, ADDRESS_MISMATCH);
     assert_eq!(told6(&mut bed, C6, &udp(7_000).option(1, &v6(C6).to_be_bytes())).code, MALFORMED_REQUEST);
     assert_eq!(told6(&mut bed, C6, &udp(7_000).option(1, &v6(D6).to_be_bytes())).code, UNSUPP_OPTION);
     assert_eq!(told6(&mut bed, C6, &udp(7_000).third_party(I1)).code, UNSUPP_OPTION);
@@ -279,7 +279,7 @@ fn no_third_party_is_the_number_of_an_ipv6_host() {
     let number = bed.grant_views()[0].internal.address;
     assert!(number.to_bits() >= nat::types::HOSTS_FIRST);
     let [reply, _] = bed.inside(&Ask::map(I1, Protocol::Udp, 7_001).third_party(number).packet());
-    assert_eq!(Told::of(payload(&reply[0])).code, UNSUPP_OPTION);
+    assert_eq!(PcpReply::of(payload(&reply[0])).code, UNSUPP_OPTION);
     // The right to speak for others is that of IPv4 hosts.
     assert_eq!(told6(&mut bed, C6, &udp(7_000).third_party(I1)).code, UNSUPP_OPTION);
 }
@@ -356,7 +356,7 @@ fn an_address_that_drains_moves_grants_of_ipv6_hosts() {
     let mut bed = Bed6::new(settings.clone());
     let before = told6(&mut bed, C6, &udp(7_000));
     let b4 = told_b4(&mut bed, C6, &udp(7_001).third_party(HOME));
-    let inner = Told::of(&answer_in_softwire(&mut bed, C6, &udp(7_002).message()).expect("a reply"));
+    let inner = PcpReply::of(&answer_in_softwire(&mut bed, C6, &udp(7_002).message()).expect("a reply"));
     assert_eq!((before.external.ip(), before.external.ip()), (b4.external.ip(), inner.external.ip()), "paired");
     settings.pools[0].addresses.retain(|address| address != before.external.ip());
     bed.reload(settings, |_| {}).expect("it may be changed");
@@ -364,9 +364,9 @@ fn an_address_that_drains_moves_grants_of_ipv6_hosts() {
     assert_eq!(out, Vec::<Vec<u8>>::new());
     let (inside, plain): (Vec<_>, Vec<_>) = sent.iter().partition(|packet| view6(packet).next_header() == 4);
     assert_eq!((plain.len(), inside.len()), (6, 3), "three times each");
-    let updates: Vec<_> = plain.iter().map(|packet| (source6(packet), Told::of(&packet[48..]))).collect();
+    let updates: Vec<_> = plain.iter().map(|packet| (source6(packet), PcpReply::of(&packet[48..]))).collect();
     for (own, port, options) in [(OWN6, 7_000, 0), (AFTR, 7_001, 1)] {
-        let of = |told: &&(At6, Told)| told.1.message[40..42] == u16::to_be_bytes(port);
+        let of = |told: &&(At6, PcpReply)| told.1.message[40..42] == u16::to_be_bytes(port);
         let updates: Vec<_> = updates.iter().filter(of).collect();
         assert_eq!(updates.len(), 3);
         for (from, told) in updates {
@@ -378,7 +378,7 @@ fn an_address_that_drains_moves_grants_of_ipv6_hosts() {
     }
     for packet in inside {
         assert_eq!((source(&packet[40..]), destination(&packet[40..])), (at(AFTR_INSIDE, 5_351), at(HOME, 40_000)));
-        assert_ne!(Told::of(payload(&packet[40..])).external.ip(), before.external.ip());
+        assert_ne!(PcpReply::of(payload(&packet[40..])).external.ip(), before.external.ip());
     }
 }
 

@@ -25,7 +25,7 @@ fn udp(port: u16) -> Ask {
 }
 
 /// Size, first internal port and parity of the set in a reply.
-fn set_of(told: &Told) -> Option<(u16, u16, bool)> {
+fn set_of(told: &PcpReply) -> Option<(u16, u16, bool)> {
     let options = told.options();
     let (_, data) = options.iter().find(|(code, _)| *code == 130)?;
     assert_eq!(data.len(), 5);
@@ -159,7 +159,7 @@ fn a_set_that_overlaps_renews_each_mapping_by_itself() {
         bed.advance_secs(100);
         bed.inside(&udp(4_990).lifetime(2_000).set(21, false).packet());
         bed.advance_secs(1);
-        let updates: Vec<Told> = bed.take_inside().iter().map(|packet| Told::of(payload(packet))).collect();
+        let updates: Vec<PcpReply> = bed.take_inside().iter().map(|packet| PcpReply::of(payload(packet))).collect();
         let mut told: Vec<_> = updates
             .iter()
             .map(|update| {
@@ -243,14 +243,14 @@ fn a_set_that_would_have_to_move_ends_as_one() {
             bed.reload(settings.addresses(&POOL[1..2]));
             (0..waits_ms / 10).for_each(|_| bed.advance(nat::Duration::from_millis(10)));
             let what = format!("{workers} workers, {in_use}, {waits_ms} ms");
-            let updates: Vec<Told> = bed.take_inside().iter().map(|packet| Told::of(payload(packet))).collect();
+            let updates: Vec<PcpReply> = bed.take_inside().iter().map(|packet| PcpReply::of(payload(packet))).collect();
             assert!(updates.iter().all(|update| update.lifetime == 0), "{what}: {updates:?}");
             if waits_ms >= 5_000 {
                 assert_eq!(updates.len(), 3 * 8, "{what}: three for each port");
             }
             bed.inside(&ask.packet());
             // Updates of the end may still come.
-            let replies: Vec<Told> = bed.take_inside().iter().map(|packet| Told::of(payload(packet))).collect();
+            let replies: Vec<PcpReply> = bed.take_inside().iter().map(|packet| PcpReply::of(payload(packet))).collect();
             let [after] = &replies.iter().filter(|told| told.lifetime > 0).collect::<Vec<_>>()[..] else {
                 panic!("{what}: {replies:?}")
             };

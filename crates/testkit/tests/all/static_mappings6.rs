@@ -189,7 +189,7 @@ fn nobody_is_granted_the_port_of_a_forward() {
     let mut bed = Bed6::new(forwarded());
     let mut told = |host: &str, ask: &Ask| {
         let message = ask.message6(v6(host), None);
-        Told::of(&bed.answer6((v6(host), 40_000), (v6(OWN6), SERVER_PORT), &message).expect("a reply"))
+        PcpReply::of(&bed.answer6((v6(host), 40_000), (v6(OWN6), SERVER_PORT), &message).expect("a reply"))
     };
     let ask = |port| Ask::map(Ipv4Addr::UNSPECIFIED, Protocol::Udp, port).suggest(WEB);
     let other = told(D6, &ask(7_000));

@@ -487,8 +487,8 @@ impl World {
                 bed.inside(&Ask::map(*inside.ip(), protocol, inside.port()).lifetime(lifetime).packet());
                 let reply = bed.take_inside().into_iter().find(|packet| is_of_port_control(packet));
                 // NAT-PMP alone answers with another version.
-                let told = reply.filter(|reply| payload(reply)[0] == 2).map(|reply| Told::of(payload(&reply)));
-                let is_granted = |told: &Told| told.code == 0 && lifetime > 0;
+                let told = reply.filter(|reply| payload(reply)[0] == 2).map(|reply| PcpReply::of(payload(&reply)));
+                let is_granted = |told: &PcpReply| told.code == 0 && lifetime > 0;
                 told.filter(is_granted).map(|told| (protocol, inside, told.external))
             }
             2 => {

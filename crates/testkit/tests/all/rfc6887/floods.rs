@@ -27,7 +27,7 @@ fn a_flood_of_requests_leaves_traffic_alone() {
     bed.take_inside();
     assert!(bed.udp_reaches(at(E1, 53), external, at(I2, 5_000)));
     bed.inside(&Ask::map(I3, Protocol::Udp, 1).packet());
-    assert_eq!(Told::of(payload(&bed.only_inside())).code, SUCCESS, "another client is served");
+    assert_eq!(PcpReply::of(payload(&bed.only_inside())).code, SUCCESS, "another client is served");
 }
 
 /// Of spoofed sources, forged clients, third parties, and one that scans ports: established traffic

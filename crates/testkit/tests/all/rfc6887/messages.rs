@@ -229,7 +229,7 @@ fn a_long_request_is_answered_with_its_beginning() {
     let odd = &udp(7_000).message()[..58];
     let reply = bed().answer(at(I1, 40_000), at(OWN_INSIDE, 5_351), odd).expect("a reply");
     assert_eq!((reply.len(), &reply[12..58], &reply[58..]), (60, &odd[12..], &[0, 0][..]));
-    let told = Told::of(&reply);
+    let told = PcpReply::of(&reply);
     assert_eq!((reply[..3].to_vec(), told.code, told.lifetime), (vec![2, 0x81, 0], MALFORMED_REQUEST, 1_800));
 }
 

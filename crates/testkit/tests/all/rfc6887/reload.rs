@@ -28,7 +28,7 @@ fn a_renumbered_pool_sends_updates_and_resets_the_epoch_time() {
             bed.advance(Duration::from_millis(10));
             for packet in bed.take_inside() {
                 assert_eq!((source(&packet), destination(&packet)), (ask.to, ask.from));
-                updates.push((step * 10, Told::of(payload(&packet))));
+                updates.push((step * 10, PcpReply::of(payload(&packet))));
             }
         }
         assert_eq!(updates.len(), 3, "{workers} workers");
@@ -60,7 +60,7 @@ fn an_update_for_a_third_party_goes_to_the_host_that_asked() {
         assert_eq!(updates.len(), 3, "{workers} workers");
         for update in updates {
             assert_eq!((source(&update), destination(&update)), (ask.to, ask.from));
-            let told = Told::of(payload(&update));
+            let told = PcpReply::of(payload(&update));
             assert_eq!((told.code, *told.external.ip()), (SUCCESS, POOL[1]));
             assert_eq!(told.options(), [(1, pcp::mapped(I2.to_bits()).to_vec())], "THIRD_PARTY is repeated");
             assert!(bed.is_open(Protocol::Udp, at(E1, 5), told.external, at(I2, 7_000)));
@@ -107,7 +107,7 @@ fn the_client_of_a_peer_learns_that_its_address_is_gone() {
     let mut updates = Vec::new();
     for _ in 0..7_000 {
         bed.advance(Duration::from_millis(100));
-        updates.extend(bed.take_inside().iter().map(|packet| Told::of(payload(packet))));
+        updates.extend(bed.take_inside().iter().map(|packet| PcpReply::of(payload(packet))));
     }
     assert_eq!(updates.len(), 3);
     let sent = ask.message();
@@ -158,7 +158,7 @@ fn a_mapping_in_use_drains_before_it_moves() {
     bed.advance_secs(600);
     let updates = bed.take_inside();
     assert_eq!(updates.len(), 3);
-    assert_eq!(*Told::of(payload(&updates[0])).external.ip(), POOL[1]);
+    assert_eq!(*PcpReply::of(payload(&updates[0])).external.ip(), POOL[1]);
 }
 
 /// Its client could neither renew nor delete it.
@@ -177,7 +177,7 @@ fn disabled_port_control_ends_what_it_granted() {
         off.port_control.pcp = false;
         bed.reload(off);
         (0..300).for_each(|_| bed.advance(Duration::from_millis(10)));
-        let updates: Vec<Told> = bed.take_inside().iter().map(|packet| Told::of(payload(packet))).collect();
+        let updates: Vec<PcpReply> = bed.take_inside().iter().map(|packet| PcpReply::of(payload(packet))).collect();
         for granted in [external, in_use] {
             let of_it: Vec<_> = updates.iter().filter(|told| told.external == granted).collect();
             assert_eq!(of_it.len(), 3, "{workers} workers");
@@ -202,7 +202,7 @@ fn a_loss_of_state_is_announced_to_all() {
         for packet in bed.take_inside() {
             assert_eq!(source(&packet), at(OWN_INSIDE, 5_351));
             assert_eq!(destination(&packet), at(Ipv4Addr::new(224, 0, 0, 1), 5_350));
-            let told = Told::of(payload(&packet));
+            let told = PcpReply::of(payload(&packet));
             assert_eq!((told.code, told.lifetime, told.message[1]), (SUCCESS, 0, 0x80));
             assert!(u64::from(told.epoch).abs_diff(step / 100) <= 1, "{}: seconds since the loss", told.epoch);
             times.push(step * 10);
