@@ -12,13 +12,17 @@
 //! Only here do NAT64 (RFC 7915) and softwires (RFC 6333) differ. The engine decrements the hop
 //! limit.
 
-pub(in crate::shard) mod arrive;
+mod arrive;
 mod depart;
+mod enter;
 pub(in crate::shard) mod foretell;
+mod look;
 mod port_control;
 mod probe;
+mod refuse;
 #[cfg(test)]
 mod tests;
+pub(in crate::shard) mod usual;
 
 use crate::event::Cause;
 use crate::headers::identification::Identifications6;
@@ -42,8 +46,8 @@ use crate::verdict::Verdict;
 use crate::verdict::VerdictKind;
 use crate::verdict::way_of;
 use arrive::Incoming;
-use arrive::Plain;
 use probe::Probes;
+use usual::Plain;
 use wire::ipv4::is_tcp_or_udp;
 
 /// Bytes that a packet may grow in front.
