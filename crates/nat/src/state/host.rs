@@ -64,7 +64,7 @@ const NAMED_LAST: u8 = u8::MAX >> NAMED_SHIFT;
 const WAY_SHIFT: u32 = 32;
 const FLAGS_SHIFT: u32 = 40;
 const TOUCHED_SHIFT: u32 = 48;
-/// What tells a host from another.
+/// What differs between hosts.
 const KEY: u64 = rest_of(u32::MAX, u8::MAX, KIND, 0);
 
 #[inline(always)]

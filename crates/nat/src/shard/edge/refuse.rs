@@ -1,4 +1,4 @@
-//! What hosts are told about refused packets, and the answers of the AFTR itself.
+//! Errors to hosts about refused packets, and the answers of the AFTR itself.
 
 use core::net::Ipv4Addr;
 
