@@ -708,8 +708,8 @@ impl PortTable {
         }
     }
 
-    /// Index of an external endpoint, for [`PortTable::lookup_at`]: those with ports by address, then
-    /// those with identifiers.
+    /// Index of an external endpoint, for [`PortTable::lookup_at`]: those with ports by address,
+    /// then those with identifiers.
     #[inline(always)]
     pub fn place(&self, address: AddressIndex, protocol: Protocol, port: u16) -> usize {
         let at = match protocol {
