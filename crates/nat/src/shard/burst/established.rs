@@ -75,7 +75,7 @@ impl Kind {
         let (has_lengths, _) = transport(header, is_tcp, length);
         let is_steady = !is_tcp | (header[33] & 0x17 == 0x10);
         // Sums cost less here than the selection of the whole.
-        let kind = Kind::OUT | u8::from(is_tcp) * Kind::TCP | u8::from(is_steady) * Kind::STEADY;
+        let kind = Kind::OUT | (u8::from(is_tcp) * Kind::TCP) | (u8::from(is_steady) * Kind::STEADY);
         (has_lengths, Kind(kind))
     }
 
