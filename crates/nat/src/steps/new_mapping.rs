@@ -49,8 +49,8 @@ impl View<'_> {
         }
     }
 
-    /// What [`View::decide_mapping`] finds for most new subscribers: a port of a little used address
-    /// of their own pool. `None` if they need a closer look.
+    /// What [`View::decide_mapping`] finds for most new subscribers: a port of a little used
+    /// address of their own pool. `None` if they need a closer look.
     pub(crate) fn usual_newcomer(&self, key: &InternalKey, hash: u64, random: &mut Random) -> Option<NewMapping> {
         let (snapshot, subscribers) = (self.snapshot, &self.state.subscribers);
         let is_usual =
