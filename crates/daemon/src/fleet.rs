@@ -28,20 +28,17 @@ pub enum Idle {
     /// Keeps polling, for the least delay: the worker has its own CPU.
     Poll,
     /// Gives up the CPU for growing intervals. The first packet after a pause waits up to
-    /// [`SLEEP_MAX`], and after a long one up to [`DOZE`].
+    /// [`SLEEP_MAX`].
     #[default]
     Sleep,
 }
 
-/// Longest sleep of a worker that was idle for less than a second.
+/// Longest sleep of an idle worker.
 pub const SLEEP_MAX: Duration = Duration::from_micros(200);
-/// Sleep of one that has been idle for longer: it looks a fifth as often.
-pub const DOZE: Duration = Duration::from_millis(1);
-/// Idle times before a worker yields the CPU, sleeps briefly, sleeps longer, and dozes.
+/// Idle times before a worker yields the CPU, sleeps briefly, and sleeps longer.
 const YIELD_AFTER_US: u64 = 20;
 const NAP_AFTER_US: u64 = 500;
 const SLEEP_AFTER_US: u64 = 10_000;
-const DOZE_AFTER_US: u64 = 1_000_000;
 const NAP: Duration = Duration::from_micros(50);
 
 /// Time that a stopping worker waits for packets of other workers.
@@ -189,8 +186,7 @@ fn rest(idle_us: u64) {
         0..YIELD_AFTER_US => core::hint::spin_loop(),
         YIELD_AFTER_US..NAP_AFTER_US => thread::yield_now(),
         NAP_AFTER_US..SLEEP_AFTER_US => thread::sleep(NAP),
-        SLEEP_AFTER_US..DOZE_AFTER_US => thread::sleep(SLEEP_MAX),
-        _ => thread::sleep(DOZE),
+        _ => thread::sleep(SLEEP_MAX),
     }
 }
 
