@@ -52,7 +52,7 @@ pub(crate) enum Entry {
         period: (u64, u64),
     },
     Sealed(Box<Segment>),
-    /// This segment replaces those with the same frames.
+    /// A merged segment, which replaces the segments whose frames it has.
     Merged(Box<Segment>),
     Deleted {
         id: u64,
