@@ -438,15 +438,20 @@ const checks = {
     return { figures: Object.fromEntries(pairs), pools: await cells("pools"), drops: await cells("drops"), workers: await cells("workers") };
   },
 
-  // The most connections that one open page has at a time.
+  // The most connections that one open page has at a time, once those of earlier pages have ended.
   async connections() {
-    await open("view");
     const port = new URL(settings.base).port;
+    const now = () => execFileSync("ss", ["-Htn", "state", "established", `( dport = :${port} )`], { encoding: "utf8" }).split("\n").filter(Boolean).length;
+    const tenth = () => new Promise(resolve => setTimeout(resolve, 100));
+    for (let waited = 0; now() > 0; waited += 1) {
+      if (waited === 200) throw new Error(`${now()} connections of earlier pages are still there after 20 s`);
+      await tenth();
+    }
+    await open("view");
     let most = 0;
-    for (let second = 0; second < 80; second += 1) {
-      const open = execFileSync("ss", ["-Htn", "state", "established", `( dport = :${port} )`], { encoding: "utf8" });
-      most = Math.max(most, open.split("\n").filter(Boolean).length);
-      await new Promise(resolve => setTimeout(resolve, 100));
+    for (let look = 0; look < 80; look += 1) {
+      most = Math.max(most, now());
+      await tenth();
     }
     return { most };
   },
