@@ -92,9 +92,12 @@ pub fn fragments6(packet: &[u8], lengths: &[usize], identification: u32) -> Vec<
     fragments
 }
 
-/// Puts an IPv4 packet into a softwire.
+/// Puts an IPv4 packet into a softwire, whose traffic class is that of the packet (RFC 6333 §7.1).
 pub fn softwire(source: u128, aftr: u128, inner: &[u8]) -> Vec<u8> {
-    packet6(source, aftr, 4, inner)
+    let mut outer = packet6(source, aftr, 4, inner);
+    let class = inner.get(1).copied().unwrap_or_default();
+    Ipv6::new_unchecked(outer.as_mut_slice()).set_class_and_label(class, 0);
+    outer
 }
 
 /// The view of a packet.
