@@ -262,6 +262,12 @@ pub(crate) const fn subscriber_prefix(address: u128, prefix_length: u8) -> u128 
     }
 }
 
+/// Room in the table, half as much again as there are records: a full one then has nearly all hosts
+/// in their home buckets, which is the only place where the short way looks for them.
+const fn entries_of(hosts_max: usize) -> usize {
+    hosts_max + hosts_max / 2
+}
+
 impl HostStore {
     /// Allocates nothing without hosts.
     pub(crate) fn new(
@@ -274,7 +280,7 @@ impl HostStore {
         let hosts_max = u64::from(hosts_max).min(NUMBERS / workers as u64 - 2) as usize;
         Ok(HostStore {
             records: Arena::zeroed(hosts_max + 1)?,
-            table: BucketTable::with_capacity(hosts_max)?,
+            table: BucketTable::with_capacity(entries_of(hosts_max))?,
             hash,
             first: first_of(worker, workers),
             prefix_length,
@@ -288,7 +294,7 @@ impl HostStore {
     }
 
     pub(crate) fn needs(hosts_max: u32) -> [Need; 2] {
-        [Arena::<Host>::need(hosts_max as usize + 1), BucketTable::need(hosts_max as usize)]
+        [Arena::<Host>::need(hosts_max as usize + 1), BucketTable::need(entries_of(hosts_max as usize))]
     }
 
     pub(crate) const fn walk_end(&self) -> u32 {
