@@ -1,17 +1,6 @@
 //! Formats numbers for display.
 
-/// A count with separators: `1,234,567`.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (position, digit) in digits.chars().enumerate() {
-        if position > 0 && (digits.len() - position).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
+pub(crate) use control::count_text as count;
 
 /// A count and a noun: `1 session`, `1,234 sessions`, `2 addresses`.
 pub(crate) fn counted(number: u64, what: &str) -> String {
@@ -110,19 +99,6 @@ pub(crate) fn in_vrf<T: ToString>(vrf: &str, inside: T) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_have_a_separator_every_three_digits() {
-        for (number, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1_000, "1,000"),
-            (1_234_567, "1,234,567"),
-            (u64::MAX, "18,446,744,073,709,551,615"),
-        ] {
-            assert_eq!(count(number), text);
-        }
-    }
 
     #[test]
     fn durations_show_two_units_at_most() {

@@ -118,6 +118,7 @@ pub use request::Trace;
 pub use request::Why;
 pub use text::CASE_BYTES_MAX;
 pub use text::check_case;
+pub use text::count_text;
 pub use text::escaped;
 pub use values::AnyPrefix;
 pub use values::Filtering;

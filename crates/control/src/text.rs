@@ -1,4 +1,5 @@
-//! Text that clients and configurations choose: which is refused, and how to print the rest.
+//! Text for people: what clients and configurations choose (which is refused, and how to print the
+//! rest), and counts.
 
 use std::borrow::Cow;
 
@@ -39,9 +40,41 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(result)
 }
 
+/// A count with separators: `1,234,567`. Ports, MTUs and other numbers that are looked up or typed
+/// are written without.
+pub fn count_text(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// True for control characters, the ends of lines and paragraphs, and the marks that turn the
 /// direction of letters (Unicode Standard Annex #9 §2).
 fn is_unsafe(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_a_separator_every_three_digits() {
+        for (number, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1,000"),
+            (1_234_567, "1,234,567"),
+            (u64::MAX, "18,446,744,073,709,551,615"),
+        ] {
+            assert_eq!(count_text(number), text);
+        }
+    }
 }

@@ -40,8 +40,10 @@ use control::TraceRecord;
 use control::Why;
 use control::WhyAnswer;
 use control::server::SILENCE_MAX;
+use nat::types::Endpoint;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
+use nat::view;
 use tracing_subscriber::layer::SubscriberExt;
 use wire::ethernet::MacAddress;
 
@@ -377,6 +379,30 @@ fn why_explains_and_changes_nothing() {
     }
     let status: Status = one(&mut client, Request::Status);
     assert_eq!((status.mappings, status.packets_received), (1, 1 + arp_received(&status)));
+}
+
+#[test]
+fn large_counts_in_steps_have_separators() {
+    let (internal, external) = (Endpoint::new(*subscriber(2).ip(), 2), Endpoint::new(POOL_OFF_LINK, 40_001));
+    let steps = [
+        (view::Step::Guaranteed { ports: 1_000, missing: 0 }, "1,000 ports guaranteed"),
+        (view::Step::Guaranteed { ports: 1_000, missing: 63_000 }, "1,000 of 64,000 guaranteed ports"),
+        (view::Step::Guaranteed { ports: 1_000, missing: 63_000 }, "63,000 are in use by other subscribers"),
+        (
+            view::Step::SliceInBlocks { first: 1_024, last: 5_119, leased: 1_024, ports: 4_096 },
+            "slice 1024-5119: 1,024",
+        ),
+        (view::Step::MappingWouldBeCreated { ports_free: 1_032_192 }, "a random port of 1,032,192 free ones"),
+        (view::Step::Target { internal, external, weight: 1_000, total: 12_000 }, "of weight 1,000 among 12,000"),
+        (view::Step::AnyTarget { external, targets: 1_024, agree: true }, ":40001 leads to one of 1,024 targets"),
+        (view::Step::Fragment { offset: 1_480, more: true }, "at 1,480, more follow"),
+    ];
+    let shared = nat::Shared::new(settings(), 1).expect("memory");
+    let texts = super::why::steps_of(&shared, &steps.map(|(step, _)| step));
+    for (text, (_, expected)) in texts.iter().zip(steps) {
+        let both = format!("{}; {}", text.decision, text.detail);
+        assert!(both.contains(expected), "{both}: no {expected:?}");
+    }
 }
 
 #[test]

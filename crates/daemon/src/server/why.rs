@@ -14,6 +14,7 @@ use control::Step;
 use control::TcpSegment;
 use control::Why;
 use control::WhyAnswer;
+use control::count_text;
 use lookup::convert::engine_protocol;
 use lookup::convert::own_interface;
 use lookup::convert::pool_name;
@@ -377,10 +378,12 @@ fn why_at_edge(settings: &Settings, source: Ipv6Addr, about: Option<Ipv4Addr>, v
         }
         Verdict::HostLimit => format!(
             "the /{} of {source} has {} hosts, the limit of subscriber.ipv6_hosts",
-            transition.prefix_length, transition.hosts_per_subscriber_max
+            transition.prefix_length,
+            count_text(transition.hosts_per_subscriber_max.into())
         ),
         Verdict::HostTableFull => {
-            format!("the {} records of tables.ipv6_hosts are in use; none is free for {source}", transition.hosts_max)
+            let records = count_text(transition.hosts_max.into());
+            format!("the {records} records of tables.ipv6_hosts are in use; none is free for {source}")
         }
         Verdict::SoftwireSubscriber => format!("{source} is in no prefix of softwire.subscribers"),
         Verdict::SoftwireSource => format!("{about} behind {source} is in no prefix of softwire.inner"),
@@ -467,17 +470,24 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
         },
         view::Step::Guaranteed { ports, missing: 0 } => (
             "limits",
-            format!("{ports} ports guaranteed"),
+            format!("{} ports guaranteed", count_text(ports.into())),
             "reserved_ports of its class, including ports in use".to_owned(),
         ),
         view::Step::Guaranteed { ports, missing } => (
             "limits",
-            format!("{ports} of {} guaranteed ports", ports + missing),
-            format!("{missing} are in use by other subscribers; they will be reserved as they become free"),
+            format!("{} of {} guaranteed ports", count_text(ports.into()), count_text((ports + missing).into())),
+            format!(
+                "{} are in use by other subscribers; they will be reserved as they become free",
+                count_text(missing.into())
+            ),
         ),
         view::Step::SliceInBlocks { first, last, leased, ports } => (
             "port",
-            format!("slice {first}-{last}: {leased} of {ports} ports are in port blocks of other subscribers"),
+            format!(
+                "slice {first}-{last}: {} of {} ports are in port blocks of other subscribers",
+                count_text(leased.into()),
+                count_text(ports.into())
+            ),
             "leased before the change to the formula; the subscriber gets them as those blocks are returned".to_owned(),
         ),
         view::Step::PairedWith(address) => (
@@ -493,7 +503,7 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
         view::Step::MappingWouldBeCreated { ports_free } => (
             "port",
             "a mapping would be created".to_owned(),
-            format!("a random port of {ports_free} free ones (RFC 6056)"),
+            format!("a random port of {} free ones (RFC 6056)", count_text(ports_free)),
         ),
         view::Step::FlowFound { internal, external, remote, expires_in } => (
             "lookup",
@@ -513,11 +523,11 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
         view::Step::Target { internal, external, weight, total } => (
             "static",
             format!("{external} leads to {internal}, for this remote endpoint"),
-            format!("one of several targets, of weight {weight} among {total}"),
+            format!("one of several targets, of weight {} among {}", count_text(weight.into()), count_text(total)),
         ),
         view::Step::AnyTarget { external, targets, agree } => (
             "static",
-            format!("{external} leads to one of {targets} targets"),
+            format!("{external} leads to one of {} targets", count_text(targets as u64)),
             match agree {
                 true => "the external port, which is random, decides the target; the verdict is the same for each",
                 false => "the external port, which is random, decides the target; the verdict differs for some",
@@ -563,7 +573,8 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
             ("session", "a session would be created".to_owned(), "first packet with this remote endpoint".to_owned())
         }
         view::Step::Fragment { offset, more } => {
-            let place = if more { format!("at {offset}, more follow") } else { format!("at {offset}, the last one") };
+            let follow = if more { "more follow" } else { "the last one" };
+            let place = format!("at {}, {follow}", count_text(offset.into()));
             let first = "only the first fragment has ports; others wait for it";
             ("fragment", place, first.to_owned())
         }
