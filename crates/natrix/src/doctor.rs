@@ -65,7 +65,7 @@ struct Finding {
     check: String,
     level: Level,
     seen: String,
-    /// What to do; empty if nothing is.
+    /// What to do; empty exactly if all is well.
     remedy: String,
 }
 
@@ -75,6 +75,14 @@ fn ok(check: &str, seen: impl Into<String>) -> Finding {
 
 fn finding(check: &str, level: Level, seen: impl Into<String>, remedy: impl Into<String>) -> Finding {
     Finding { check: check.to_owned(), level, seen: seen.into(), remedy: remedy.into() }
+}
+
+impl Finding {
+    /// Of the table.
+    fn cells(&self) -> Vec<String> {
+        let remedy = if self.remedy.is_empty() { "-" } else { &self.remedy };
+        vec![self.level.name().to_owned(), self.check.clone(), self.seen.clone(), remedy.to_owned()]
+    }
 }
 
 /// `natrix doctor`. Fails if something stands in the way of `natrix run`.
@@ -102,7 +110,7 @@ pub(crate) fn run(arguments: &Doctor, out: &mut dyn Write) -> Result<(), Failure
             ("WHAT TO DO", Align::Left),
         ]);
         for one in &findings {
-            table.row(vec![one.level.name().to_owned(), one.check.clone(), one.seen.clone(), one.remedy.clone()]);
+            table.row(one.cells());
         }
         table.flush(out)?;
     }
@@ -282,7 +290,7 @@ fn vfio(files: &Files) -> Finding {
     if files.exists("sys/bus/pci/drivers/vfio-pci") {
         return ok("vfio-pci", "loaded");
     }
-    finding("vfio-pci", Level::Ok, "not loaded; only PCI ports need it", "modprobe vfio-pci")
+    ok("vfio-pci", "not loaded; only PCI ports need it (modprobe vfio-pci)")
 }
 
 /// How DPDK reaches a PCI device, by the kernel's driver of the device ("Linux Drivers" in DPDK's
@@ -445,7 +453,8 @@ fn joining(check: &str, interface: &str, wrong: &[(&str, &str)], level: Level, k
         Ok(active) => active,
         Err(error) => {
             let all: Vec<&str> = wrong.iter().map(|(_, name)| *name).collect();
-            return finding(check, level, format!("offloads of {interface} cannot be read: {error}"), command(&all));
+            let seen = format!("offloads of {interface} cannot be read: {error}");
+            return if level == Level::Ok { ok(check, seen) } else { finding(check, level, seen, command(&all)) };
         }
     };
     let on: Vec<&str> = wrong.iter().filter(|(kernel, _)| active.contains(*kernel)).map(|(_, name)| *name).collect();
@@ -453,7 +462,9 @@ fn joining(check: &str, interface: &str, wrong: &[(&str, &str)], level: Level, k
         return ok(check, format!("{interface} does not merge packets"));
     }
     let seen = format!("{interface} merges received packets into larger ones ({} on)", on.join(", "));
-    let seen = if level == Level::Ok { seen + "; only a port of Natrix must not" } else { seen };
+    if level == Level::Ok {
+        return ok(check, format!("{seen}; only a port of Natrix must not ({})", command(&on)));
+    }
     finding(check, level, seen, command(&on))
 }
 
@@ -491,7 +502,7 @@ fn event_log(config: &Config) -> Finding {
     let check = "event log";
     let store = config.event_log.as_ref().map(|log| log.store.as_ref().map(|store| store.path.display().to_string()));
     match store {
-        None => finding(check, Level::Ok, config::NO_LOG, "set [log.store] path to record it"),
+        None => ok(check, format!("{}; set [log.store] path to record it", config::NO_LOG)),
         Some(None) => ok(check, "lines of JSON, without a store"),
         Some(Some(path)) => ok(check, format!("store {path}")),
     }
@@ -609,8 +620,9 @@ mod tests {
     #[test]
     fn a_configuration_without_a_log_is_no_fault_but_is_noticed() {
         let one = event_log(&config("2, 3"));
-        assert_eq!((one.level, one.seen.as_str()), (Level::Ok, config::NO_LOG));
-        assert!(one.remedy.contains("[log.store]"), "{one:?}");
+        assert_eq!((one.level, one.remedy.as_str()), (Level::Ok, ""));
+        assert!(one.seen.starts_with(config::NO_LOG) && one.seen.contains("[log.store]"), "{one:?}");
+        assert_eq!(one.cells()[3], "-");
     }
 
     fn of<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
@@ -656,7 +668,7 @@ mod tests {
     fn a_healthy_machine_has_nothing_to_mend() {
         let tree = Tree::new("healthy", HEALTHY);
         let found = examine(&tree.files(), None, &NONE);
-        assert!(found.iter().all(|one| one.level == Level::Ok), "{found:?}");
+        assert!(found.iter().all(|one| one.level == Level::Ok && one.remedy.is_empty()), "{found:?}");
     }
 
     #[test]
@@ -835,7 +847,8 @@ mod tests {
         assert_eq!(of_check(&found, "port out: offloads"), (Level::Warning, "ethtool -K eth9 tx off".to_owned()));
         // Nothing is in the way before there is a configuration.
         let found = examine(&tree.files(), None, &all);
-        assert_eq!(of_check(&found, "eth1"), (Level::Ok, "ethtool -K eth1 gro off".to_owned()));
+        assert_eq!(of_check(&found, "eth1"), (Level::Ok, String::new()));
+        assert!(of(&found, "eth1").seen.ends_with("must not (ethtool -K eth1 gro off)"), "{found:?}");
         assert_eq!(of_check(&found, "eth9"), (Level::Ok, String::new()));
         // Mended, and unknown.
         let found = examine(&tree.files(), Some(&config("2, 3")), &without);
