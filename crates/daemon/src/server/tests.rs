@@ -56,11 +56,9 @@ use super::begin_change;
 use super::change_subject;
 use super::end_change;
 use super::lookup_of;
-use super::ticker::PortLink;
+use super::ticker::LinkWatch;
 use super::ticker::RouterWatch;
-use super::ticker::report_links;
 use crate::audit::Audit;
-use crate::below::LinkBelow;
 use crate::below::Seen;
 use crate::change::Live;
 use crate::clock::Clock;
@@ -818,8 +816,8 @@ fn what_the_audit_log_lacks_of_a_change_is_in_the_log() {
     assert_eq!(listed(), of_reload("not known: no end was recorded"));
 }
 
-#[test]
-fn a_link_that_the_kernel_says_is_down_is_down_and_logged_once() {
+/// An instance with the ports `lan`, a card, and `wan`, on top of the kernel's `eth7`.
+fn with_two_ports() -> Instance {
     let port = |name: &str, driver: &str| PortDescription {
         name: name.to_owned(),
         driver: driver.to_owned(),
@@ -834,7 +832,39 @@ fn a_link_that_the_kernel_says_is_down_is_down_and_logged_once() {
         users_without_group: Vec::new(),
     };
     let shared = Arc::new(nat::Shared::new(settings(), 1).expect("memory"));
-    let instance = Instance::new(description, shared, Clock::start(), Vec::new());
+    Instance::new(description, shared, Clock::start(), Vec::new())
+}
+
+/// One look of `watch` at the links of all ports, at a second of the clock: the log then has this.
+fn look_at_links(watch: &mut LinkWatch, instance: &Instance, up: &[bool], second: u64) -> String {
+    let written = Written::default();
+    let at = nat::Instant::ORIGIN + nat::Duration::from_secs(second);
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(written.clone()), || {
+        watch.report(instance, Log::new(config::LogLevel::Info), up, at);
+    });
+    written.0.lock().expect("no panic").clone()
+}
+
+#[test]
+fn a_link_that_comes_up_after_the_start_is_no_news() {
+    let instance = with_two_ports();
+    let mut watch = LinkWatch::default();
+    let mut look = |second: u64, up: [bool; 2]| look_at_links(&mut watch, &instance, &up, second);
+    let is_of = |said: &str, port: &str, words: &str| said.contains(port) && said.contains(words);
+    assert_eq!(look(7, [false, false]), "", "the first look");
+    assert_eq!(look(8, [true, false]), "", "the first link has come up");
+    assert!(is_of(&look(8, [false, false]), "port lan", "the link is down"), "a link that was up");
+    let said = look(9, [false, false]);
+    assert!(is_of(&said, "port wan", "the link is down (it has not been up"), "{said}");
+    assert!(said.contains("WARN") && !said.contains("port lan"), "{said}");
+    assert_eq!(look(10, [false, false]), "", "said once");
+    assert!(is_of(&look(11, [false, true]), "port wan", "the link is up"));
+    assert!(is_of(&look(12, [false, false]), "port wan", "the link is down"));
+}
+
+#[test]
+fn a_link_that_the_kernel_says_is_down_is_down_and_logged_once() {
+    let instance = with_two_ports();
     let link = |index: u32, name: &str, is_running: bool| DeviceLink {
         index,
         name: name.to_owned(),
@@ -842,15 +872,10 @@ fn a_link_that_the_kernel_says_is_down_is_down_and_logged_once() {
         ..DeviceLink::default()
     };
     let look = |links: Vec<DeviceLink>| instance.below().take(&Seen { links: Some(links), removed: Vec::new() });
-    let written = Written::default();
-    let mut before = vec![PortLink { is_up: true, below: LinkBelow::Up }; 2];
+    let mut watch = LinkWatch::default();
     let mut tick = |by_driver: [bool; 2]| {
         let now = instance.ports_up(&by_driver);
-        let log = Log::new(config::LogLevel::Info);
-        tracing::subscriber::with_default(tracing_subscriber::registry().with(written.clone()), || {
-            report_links(&instance, log, &now, &mut before);
-        });
-        let said = core::mem::take(&mut *written.0.lock().expect("no panic"));
+        let said = look_at_links(&mut watch, &instance, &now, 1);
         (now, said.matches("the link is").count(), said)
     };
     let (now, lines, _) = tick([true, true]);

@@ -44,6 +44,9 @@ const ROUTER_NEWS_WITHIN: nat::Duration = nat::Duration::from_secs(5);
 const ROUTER_FORGOTTEN_AFTER: nat::Duration = nat::Duration::from_secs(600);
 /// Next hops whose silence is remembered.
 const ROUTERS_MAX: usize = 64;
+/// Time that a link has to come up after the start. Drivers report links as down until they have
+/// negotiated with the other end.
+const LINK_COMES_WITHIN: nat::Duration = nat::Duration::from_secs(2);
 /// How soon the thread sees that it must stop.
 const STEP: Duration = Duration::from_millis(50);
 
@@ -89,7 +92,7 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool, last: &OnceLock<Vec<Sna
     let mut before: Vec<Snapshot> = Vec::new();
     let mut silent: Option<String> = None;
     let mut log_watch = LogWatch::default();
-    let mut links = vec![PortLink { is_up: true, below: LinkBelow::Up }; instance.description.ports.len()];
+    let mut links = LinkWatch::default();
     let mut below = LookBelow::default();
     let mut routers = RouterWatch::default();
     let steps = PERIOD.as_millis() / STEP.as_millis();
@@ -107,7 +110,7 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool, last: &OnceLock<Vec<Sna
                 report_routers(instance, log, &snapshots, &mut routers);
                 if let Some(snapshot) = snapshots.first().filter(|_| instance.state() == RunState::Running) {
                     below.look(instance);
-                    report_links(instance, log, &instance.ports_up(&snapshot.ports_up), &mut links);
+                    links.report(instance, log, &instance.ports_up(&snapshot.ports_up), snapshot.now);
                 }
                 before = snapshots;
             }
@@ -222,40 +225,61 @@ impl RouterWatch {
     }
 }
 
-/// A line of the log for each port whose link has changed since the tick before, so no more than
-/// one a second. At the start, links count as up.
-pub(super) fn report_links(instance: &Instance, log: Log, now: &[bool], before: &mut [PortLink]) {
-    let all_below = instance.below();
-    let ports = instance.description.ports.iter().zip(now).zip(before).enumerate();
-    for (number, ((port, &is_up), before)) in ports {
-        let (device, below) = all_below.port(number).unwrap_or(("", LinkBelow::Up));
-        let now = PortLink { is_up, below };
-        let was = core::mem::replace(before, now);
-        if was == now {
-            continue;
-        }
-        let name = &port.name;
-        match below {
-            LinkBelow::Gone => log.warn(&format_args!(
-                "port {name}: its device {device} is gone, so the link is down; restart Natrix when {device} is there \
-                 again"
-            )),
-            LinkBelow::Replaced => log.warn(&format_args!(
-                "port {name}: its device {device} was removed, so the link is down; another {device} is there now: \
-                 restart Natrix to use it"
-            )),
-            _ if was.is_up && !is_up => log.warn(&format_args!("port {name}: the link is down")),
-            _ if !was.is_up && is_up => log.info(&format_args!("port {name}: the link is up")),
-            _ => {}
+/// What the log has said about the links of ports.
+#[derive(Debug, Default)]
+pub(super) struct LinkWatch {
+    /// By port; `None` while its link has not been up yet and has time to come up.
+    known: Vec<Option<PortLink>>,
+    /// Time of the first look.
+    begun: Option<Instant>,
+}
+
+impl LinkWatch {
+    /// A line of the log for each port whose link has changed since the tick before, so no more
+    /// than one a second. The state at the start is no change: it has a line only if the link is
+    /// still down after [`LINK_COMES_WITHIN`].
+    pub(super) fn report(&mut self, instance: &Instance, log: Log, up: &[bool], at: Instant) {
+        let is_early = at < *self.begun.get_or_insert(at) + LINK_COMES_WITHIN;
+        let ports = &instance.description.ports;
+        self.known.resize(ports.len(), None);
+        let all_below = instance.below();
+        for (number, ((port, &is_up), known)) in ports.iter().zip(up).zip(&mut self.known).enumerate() {
+            let (device, below) = all_below.port(number).unwrap_or(("", LinkBelow::Up));
+            let is_lost = matches!(below, LinkBelow::Gone | LinkBelow::Replaced);
+            if known.is_none() && is_early && !is_up && !is_lost {
+                continue;
+            }
+            let now = PortLink { is_up, below };
+            let was = known.replace(now);
+            if was == Some(now) {
+                continue;
+            }
+            let name = &port.name;
+            match (below, was.map(|was| was.is_up)) {
+                (LinkBelow::Gone, _) => log.warn(&format_args!(
+                    "port {name}: its device {device} is gone, so the link is down; restart Natrix when {device} is \
+                     there again"
+                )),
+                (LinkBelow::Replaced, _) => log.warn(&format_args!(
+                    "port {name}: its device {device} was removed, so the link is down; another {device} is there \
+                     now: restart Natrix to use it"
+                )),
+                (_, None) if !is_up => {
+                    log.warn(&format_args!("port {name}: the link is down (it has not been up since the start)"))
+                }
+                (_, Some(true)) if !is_up => log.warn(&format_args!("port {name}: the link is down")),
+                (_, Some(false)) if is_up => log.info(&format_args!("port {name}: the link is up")),
+                _ => {}
+            }
         }
     }
 }
 
 /// The link of a port by the last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PortLink {
-    pub(super) is_up: bool,
-    pub(super) below: LinkBelow,
+struct PortLink {
+    is_up: bool,
+    below: LinkBelow,
 }
 
 /// Looks at the devices of the kernel below ports.
