@@ -6,8 +6,8 @@
 
 use core::sync::atomic::Ordering;
 
-use super::MAPPING_BITS;
 use super::PortTable;
+use super::owners::MAPPING_BITS;
 use crate::types::AddressIndex;
 use crate::types::MappingIndex;
 use crate::types::Protocol;

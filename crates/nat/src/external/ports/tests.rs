@@ -1,6 +1,10 @@
 use std::collections::HashSet;
 
+use super::full::summary_of;
 use super::*;
+use crate::random::Random;
+use crate::types::MappingIndex;
+use crate::types::WorkerId;
 
 const A: AddressIndex = AddressIndex(0);
 const W: WorkerId = WorkerId(0);
