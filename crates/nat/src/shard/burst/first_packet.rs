@@ -121,52 +121,10 @@ impl PacketPath {
         // Gives subscribers' records time to arrive.
         self.ledger.state.mappings.prefetch_free(scratch.unsettled.count_ones());
         for i in bits(scratch.unsettled) {
-            let kind = scratch.kind[i];
-            let candidate = core::mem::take(&mut scratch.subscriber[i]);
-            let protocol = match (kind.is_tcp(), kind.is_steady()) {
-                (true, _) => Protocol::Tcp,
-                (false, true) => Protocol::Udp,
-                (false, false) => continue,
-            };
-            let (realm, source) = (scratch.realm[i], source_of(&burst[i]));
-            let known = if self.ledger.state.subscribers.is(candidate, realm, source) {
-                Some(candidate)
-            } else {
-                self.ledger.state.subscribers.find_hashed(scratch.subscriber_hash[i], realm, source)
-            };
-            let Some(slot) = known else { continue };
-            scratch.subscriber[i] = slot;
-            let subscriber = self.ledger.state.subscribers.get(slot);
-            let paired = AddressIndex(subscriber.paired);
-            // Under changed settings it may need another address.
-            if paired == UNPAIRED || subscriber.generation != self.ledger.shared.short_generation() {
-                continue;
-            }
-            let compiled = self.ledger.shared.compiled_pool(paired);
-            let port = u16::from_be_bytes(*burst[i].chunk(ip::HEADER_MIN).unwrap_or(&[0; 2]));
-            let class = port_class(port, compiled);
-            let parity = compiled.parity.then(|| Parity::of(port));
-            let (range, aim) = if compiled.gives_single_ports() {
-                (
-                    None,
-                    self.ledger.shared.ports.aim(
-                        paired,
-                        protocol,
-                        class,
-                        self.ledger.worker,
-                        workers,
-                        &mut self.ledger.random,
-                    ),
-                )
-            } else {
-                let Some((range, taker)) = self.view().usual_range(slot, compiled, protocol) else { continue };
-                (Some((range, taker)), Some(self.ledger.shared.ports.aim_within(&range, &mut self.ledger.random)))
-            };
-            if let Some(aim) = aim {
+            if let Some((wanted, aim)) = self.first_aim(scratch, i, &burst[i], workers) {
                 scratch.port[i] = Some(aim);
-                scratch.wanted[i] =
-                    Wanted { paired, protocol, class, parity, range, has_guarantees: compiled.has_guarantees() };
-                scratch.port_place[i] = self.ledger.shared.ports.place(paired, protocol, aim.port());
+                scratch.wanted[i] = wanted;
+                scratch.port_place[i] = self.ledger.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
                 scratch.aimed |= 1 << i;
             }
         }
@@ -200,6 +158,52 @@ impl PacketPath {
         for i in bits(scratch.aimed) {
             self.ledger.shared.ports.prefetch(scratch.port_place[i]);
         }
+    }
+
+    /// The port that a new mapping for this packet wants, and a place to look for it. `None` if the
+    /// long way must choose, as for a subscriber that is not known or not paired.
+    #[inline(always)]
+    fn first_aim(
+        &mut self,
+        scratch: &mut Scratch,
+        i: usize,
+        packet: &Packet<'_>,
+        workers: usize,
+    ) -> Option<(Wanted, PortAim)> {
+        let kind = scratch.kind[i];
+        let candidate = core::mem::take(&mut scratch.subscriber[i]);
+        let protocol = match (kind.is_tcp(), kind.is_steady()) {
+            (true, _) => Protocol::Tcp,
+            (false, true) => Protocol::Udp,
+            (false, false) => return None,
+        };
+        let (realm, source) = (scratch.realm[i], source_of(packet));
+        let slot = if self.ledger.state.subscribers.is(candidate, realm, source) {
+            candidate
+        } else {
+            self.ledger.state.subscribers.find_hashed(scratch.subscriber_hash[i], realm, source)?
+        };
+        scratch.subscriber[i] = slot;
+        let subscriber = self.ledger.state.subscribers.get(slot);
+        let paired = AddressIndex(subscriber.paired);
+        // Under changed settings it may need another address.
+        if paired == UNPAIRED || subscriber.generation != self.ledger.shared.short_generation() {
+            return None;
+        }
+        let compiled = self.ledger.shared.compiled_pool(paired);
+        let port = u16::from_be_bytes(*packet.chunk(ip::HEADER_MIN).unwrap_or(&[0; 2]));
+        let class = port_class(port, compiled);
+        let parity = compiled.parity.then(|| Parity::of(port));
+        let ports = &self.ledger.shared.ports;
+        let (range, aim) = if compiled.gives_single_ports() {
+            let random = &mut self.ledger.random;
+            (None, ports.aim(paired, protocol, class, self.ledger.worker, workers, random)?)
+        } else {
+            let within = self.view().usual_range(slot, compiled, protocol)?;
+            (Some(within), ports.aim_within(&within.0, &mut self.ledger.random))
+        };
+        let has_guarantees = compiled.has_guarantees();
+        Some((Wanted { paired, protocol, class, parity, range, has_guarantees }, aim))
     }
 
     #[inline(always)]
