@@ -507,7 +507,7 @@ fn initialise(settings: &DpdkSettings, memory_mib: u64, huge: bool) -> Result<()
     }
     if settings.ports.iter().any(|port| Device::new(&completed(port, settings.workers)).shares_buffers()) {
         // The other side maps all memory that buffers are in; of many files each would be a
-        // mapping.
+        // mapping. A vhost-user link allows eight, and with more hugepages never comes up.
         arguments.push("--single-file-segments".to_owned());
     }
     for port in &settings.ports {

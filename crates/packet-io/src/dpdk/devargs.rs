@@ -45,9 +45,10 @@ impl<'a> Device<'a> {
         self.is("net_memif")
     }
 
-    /// Whether another program reads and writes the packet buffers themselves.
+    /// Whether another program reads and writes the packet buffers themselves: the server of a
+    /// `net_memif` client, or the switch behind a vhost-user socket.
     pub(super) fn shares_buffers(&self) -> bool {
-        self.is_memif() && self.argument("zero-copy") == Some("yes")
+        self.is_memif() && self.argument("zero-copy") == Some("yes") || self.is("net_virtio_user")
     }
 
     /// The value of an argument.
@@ -144,6 +145,12 @@ mod tests {
             assert_eq!(completed(kept), kept);
             assert!(!Device::new(kept).shares_buffers());
         }
+    }
+
+    #[test]
+    fn a_vhost_user_link_shares_its_buffers_and_a_port_of_the_kernel_does_not() {
+        assert!(Device::new("net_virtio_user0,path=/run/vswitch.sock,queues=2").shares_buffers());
+        assert!(!Device::new("net_af_packet0,iface=a").shares_buffers());
     }
 
     #[test]
