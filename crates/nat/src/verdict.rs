@@ -144,6 +144,7 @@ verdicts! {
     AlgFragment, "alg_fragment", Dropped, "Fragment of a TCP segment in a control session whose sequence numbers a gateway has changed; only whole segments can be translated.";
     ReassemblyFull, "reassembly_full", Dropped, "The reassembly buffers are full: fragments of softwires (RFC 6333 section 5.3), or of UDP without a checksum (RFC 6146).";
     ReassemblyQuota, "reassembly_quota", Dropped, "The source has reached its limit of incomplete datagrams: fragments of softwires, or of UDP without a checksum.";
+    AddressNotUsed, "address_not_used", Dropped, "Needs an own IPv6 address that is not used: another station has it, or Natrix still asks whether one has (RFC 4862 section 5.4).";
 }
 
 /// Counters of one worker. All but gauges only grow.

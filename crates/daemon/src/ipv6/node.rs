@@ -13,6 +13,7 @@ use nat::rate_limit::RateLimit;
 use nat::routes::live::LiveRoutes;
 use nat::settings::IcmpPolicy;
 use nat::settings::Route6;
+use nat::types::AddressUse;
 use nat::types::Facing;
 use nat::types::InterfaceId;
 use nat::types::Side;
@@ -28,6 +29,7 @@ use wire::listener::Record;
 use wire::neighbour::Kind;
 use wire::neighbour::Message;
 
+use crate::ipv6::own::OwnAddresses;
 use crate::routing::rib::Table;
 
 /// How long a probe may stay unanswered before an address is used (RFC 4862 §5.4: one probe, and
@@ -41,24 +43,19 @@ const ALL_ROUTERS: u128 = 0xff02 << 112 | 2;
 /// ::1.
 const LOOPBACK: u128 = 1;
 
-/// Whether an address may be used (RFC 4862 §2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Its probe was not sent yet.
-    Unprobed,
-    /// Another station may have it; until then.
-    Tentative(Instant),
-    /// Ours.
-    Preferred,
-    /// Another station has it.
-    Duplicate,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Own {
     address: u128,
     prefix_length: u8,
-    state: State,
+    now: AddressUse,
+    /// When the probe that this worker has sent is over.
+    probed_until: Option<Instant>,
+}
+
+impl Own {
+    fn is_usable(&self) -> bool {
+        self.now == AddressUse::Preferred
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -156,6 +153,12 @@ pub struct Report {
 #[derive(Debug)]
 pub struct Node {
     links: Vec<Link>,
+    /// What all workers know of the addresses in `links`.
+    own: Arc<OwnAddresses>,
+    /// The version of `own` that `links` has.
+    seen: u32,
+    /// An address has changed since [`Node::take_changed`].
+    has_changed: bool,
     /// Longest prefix first. Empty with routes of the kernel.
     routes: Vec<Route6>,
     /// Routes of the kernel, and those of the configuration among them.
@@ -167,21 +170,19 @@ pub struct Node {
     errors_to: [bool; 2],
     /// Where softwires end. They are for the NAT, pings for the node.
     aftrs: Vec<(Facing, u128)>,
-    /// No address waits for the end of its probe.
+    /// No address waits for the probe of this worker.
     is_settled: bool,
     /// A report is due, at once or later.
     has_reports: bool,
-    /// Addresses that were given up and have not been asked for.
-    given_up: Vec<(InterfaceId, u128)>,
     hash: KeyedHash,
 }
 
 impl Node {
-    /// Takes the addresses from the settings. `station_of` gives the station of an interface.
+    /// `probes_on` is true if this worker probes on an interface.
     pub fn new(
         settings: &Settings,
         live: Option<&Arc<LiveRoutes>>,
-        station_of: impl Fn(InterfaceId) -> Option<MacAddress>,
+        own: &Arc<OwnAddresses>,
         probes_on: impl Fn(InterfaceId) -> bool,
         secret: u64,
     ) -> Node {
@@ -189,33 +190,28 @@ impl Node {
         for (index, interface) in settings.interfaces.iter().enumerate() {
             let id = InterfaceId(index as u16);
             let has_kernel = settings.kernel_interfaces.contains(&id);
-            // The kernel probes for itself.
-            let state = if has_kernel { State::Preferred } else { State::Unprobed };
-            let addresses = settings.ipv6.addresses.iter().filter(|own| own.interface == id);
-            let mut own: Vec<Own> = addresses
-                .map(|own| (own.address.to_bits(), own.prefix_length))
-                .map(|(address, prefix_length)| Own { address, prefix_length, state })
-                .collect();
-            if !own.is_empty()
-                && let Some(station) = station_of(id)
-            {
-                let address = ipv6::link_local_of(station.0);
-                own.insert(0, Own { address, prefix_length: 64, state });
-            }
+            let of_link = own.of(id).map(|own| Own {
+                address: own.address,
+                prefix_length: own.prefix_length,
+                now: own.now(),
+                probed_until: None,
+            });
+            let of_link: Vec<Own> = of_link.collect();
             let probes = probes_on(id);
             // RFC 4862 §5.4.2: the groups are joined before the first probe.
-            let joins = !own.is_empty() && !has_kernel && probes;
+            let joins = !of_link.is_empty() && !has_kernel && probes;
             let report = joins.then_some((Instant::ORIGIN, Record::Joined));
-            links.push(Link { facing: interface.facing(), own, probes, has_kernel, report });
+            links.push(Link { facing: interface.facing(), own: of_link, probes, has_kernel, report });
         }
-        let is_settled = links.iter().all(|link| link.own.is_empty() || link.has_kernel);
         let live = live.filter(|live| live.has_ipv6()).cloned();
-        let given_up = Vec::with_capacity(links.iter().map(|link| link.own.len()).sum());
         let hash = KeyedHash::new([secret, 6, secret.rotate_left(32), 64]);
         let softwires = settings.transition.softwires.iter();
         let aftrs = softwires.map(|one| (Facing::inside(one.realm), one.aftr.to_bits())).collect();
         Node {
             links,
+            own: Arc::clone(own),
+            seen: own.version(),
+            has_changed: true,
             routes: routes_of(settings),
             live,
             subscriber_bits: settings.transition.prefix_length,
@@ -223,9 +219,8 @@ impl Node {
             answers_echo: settings.icmp.answer_echo,
             errors_to: [settings.icmp.errors_to_inside, settings.icmp.errors_to_outside],
             aftrs,
-            is_settled,
+            is_settled: false,
             has_reports: true,
-            given_up,
             hash,
         }
     }
@@ -258,36 +253,77 @@ impl Node {
     fn advance(&mut self, now: Instant) -> Option<Due> {
         let mut is_settled = true;
         for (index, link) in self.links.iter_mut().enumerate() {
-            for own in &mut link.own {
-                let is_probe = match own.state {
-                    State::Unprobed => {
-                        own.state = State::Tentative(now + PROBE_TIME);
+            // The kernel probes for itself.
+            if !link.probes || link.has_kernel {
+                continue;
+            }
+            let interface = InterfaceId(index as u16);
+            for own in link.own.iter_mut().filter(|own| own.now == AddressUse::Tentative) {
+                let is_probe = match own.probed_until {
+                    None => {
+                        own.probed_until = Some(now + PROBE_TIME);
                         true
                     }
-                    State::Tentative(until) if now >= until => {
-                        own.state = State::Preferred;
-                        if link.probes {
-                            // From an address that snooping switches heed (RFC 3590 §4); also the
-                            // second one that RFC 3810 §6.1 asks for.
-                            link.report = Some((now, Record::Joined));
-                            self.has_reports = true;
+                    Some(until) if now >= until => {
+                        self.has_changed = true;
+                        if !self.own.confirm(interface, own.address) {
+                            own.now = AddressUse::Duplicate;
+                            continue;
                         }
+                        own.now = AddressUse::Preferred;
+                        // From an address that snooping switches heed (RFC 3590 §4); also the
+                        // second one that RFC 3810 §6.1 asks for.
+                        link.report = Some((now, Record::Joined));
+                        self.has_reports = true;
                         false
                     }
-                    State::Tentative(_) => {
+                    Some(_) => {
                         is_settled = false;
                         continue;
                     }
-                    State::Preferred | State::Duplicate => continue,
                 };
-                if link.probes {
-                    return Some(Due { interface: InterfaceId(index as u16), address: own.address, is_probe });
-                }
-                is_settled &= !is_probe;
+                return Some(Due { interface, address: own.address, is_probe });
             }
         }
         self.is_settled = is_settled;
         None
+    }
+
+    /// Takes over what other threads have found out about own addresses.
+    #[inline]
+    pub fn follow(&mut self) {
+        if self.own.version() != self.seen {
+            self.take_over();
+        }
+    }
+
+    #[cold]
+    fn take_over(&mut self) {
+        self.seen = self.own.version();
+        for (index, link) in self.links.iter_mut().enumerate() {
+            for own in &mut link.own {
+                let now = self.own.now(InterfaceId(index as u16), own.address).unwrap_or(own.now);
+                self.has_changed |= own.now != now;
+                own.now = now;
+            }
+        }
+    }
+
+    /// Whether own addresses have changed since the last call.
+    #[inline]
+    pub fn take_changed(&mut self) -> bool {
+        core::mem::take(&mut self.has_changed)
+    }
+
+    /// The own addresses, and whether they may be used.
+    pub fn uses(&self) -> impl Iterator<Item = (InterfaceId, u128, AddressUse)> + '_ {
+        let links = (0..).map(InterfaceId).zip(&self.links);
+        links.flat_map(|(interface, link)| link.own.iter().map(move |own| (interface, own.address, own.now)))
+    }
+
+    /// What all threads know of the own addresses.
+    pub const fn own_addresses(&self) -> &Arc<OwnAddresses> {
+        &self.own
     }
 
     /// The next report that is due, or None for now.
@@ -308,7 +344,7 @@ impl Node {
             link.report = None;
             let mut groups = [0; listener::RECORDS_MAX];
             let mut groups_len = 0;
-            for own in link.own.iter().filter(|own| own.state != State::Duplicate) {
+            for own in link.own.iter().filter(|own| own.now != AddressUse::Duplicate) {
                 let group = ipv6::solicited_node(own.address);
                 let (before, rest) = groups.split_at_mut(groups_len);
                 if !before.contains(&group)
@@ -318,7 +354,7 @@ impl Node {
                     groups_len += 1;
                 }
             }
-            let usable = |own: &&Own| own.state == State::Preferred && ipv6::is_link_local(own.address);
+            let usable = |own: &&Own| own.is_usable() && ipv6::is_link_local(own.address);
             let source = link.own.iter().find(usable).map_or(0, |own| own.address);
             return Some(Report { interface: InterfaceId(index as u16), source, record, groups, groups_len });
         }
@@ -342,20 +378,10 @@ impl Node {
         Verdict::Local.into()
     }
 
-    /// Stops using an address that another station has.
+    /// Stops using an address that another station has, in all workers.
     pub fn give_up(&mut self, interface: InterfaceId, address: u128) {
-        for own in self.links.get_mut(interface.index()).into_iter().flat_map(|link| &mut link.own) {
-            if own.address == address && own.state != State::Duplicate {
-                own.state = State::Duplicate;
-                self.given_up.push((interface, address));
-            }
-        }
-    }
-
-    /// The next address that was given up since the last call.
-    #[inline]
-    pub fn next_given_up(&mut self) -> Option<(InterfaceId, u128)> {
-        self.given_up.pop()
+        self.own.give_up(interface, address);
+        self.take_over();
     }
 
     /// Judges a packet that came in on an interface with IPv6, whose own station is `station`.
@@ -390,8 +416,7 @@ impl Node {
         let is_of_neighbour =
             matches!(icmp_type, icmp6::TYPE_NEIGHBOUR_SOLICITATION | icmp6::TYPE_NEIGHBOUR_ADVERTISEMENT);
         if !is_of_neighbour && self.is_unusable(interface, destination) {
-            // RFC 4862 §5.4, §5.4.5.
-            return Verdict::LocalIgnored.into();
+            return Verdict::AddressNotUsed.into();
         }
         if self.is_to_us(interface, destination) {
             if is_of_neighbour {
@@ -494,23 +519,23 @@ impl Node {
                 // Another station sends from an address of ours. Only an address in use is
                 // defended; one that was given up belongs to the station (RFC 4862 §5.4.5).
                 match self.state_of(interface, message.source) {
-                    Some(State::Preferred) => {
+                    Some(AddressUse::Preferred) => {
                         judgement.outcome = Outcome6::Claimed(message.source);
                         return judgement;
                     }
-                    Some(State::Unprobed | State::Tentative(_)) => return judgement,
-                    Some(State::Duplicate) | None => {}
+                    Some(AddressUse::Tentative) => return judgement,
+                    Some(AddressUse::Duplicate) | None => {}
                 }
                 match state {
                     // RFC 4862 §5.4.3: two stations that probe at once both give up.
-                    Some(State::Unprobed | State::Tentative(_)) => {
+                    Some(AddressUse::Tentative) => {
                         if message.source == 0 {
                             judgement.outcome = Outcome6::Duplicate(message.target);
                         }
                         return judgement;
                     }
-                    Some(State::Preferred) => {}
-                    Some(State::Duplicate) | None => return judgement,
+                    Some(AddressUse::Preferred) => {}
+                    Some(AddressUse::Duplicate) | None => return judgement,
                 }
                 judgement.verdict = Verdict::Local;
                 let is_on_link = self.is_on_link(interface, message.source);
@@ -524,11 +549,9 @@ impl Node {
                 judgement.outcome = Outcome6::Advertise { reply, station: to };
             }
             Kind::Advertisement { override_known, solicited, .. } => match state {
-                Some(State::Unprobed | State::Tentative(_)) => {
-                    judgement.outcome = Outcome6::Duplicate(message.target);
-                }
-                Some(State::Preferred) => judgement.outcome = Outcome6::Claimed(message.target),
-                Some(State::Duplicate) => {}
+                Some(AddressUse::Tentative) => judgement.outcome = Outcome6::Duplicate(message.target),
+                Some(AddressUse::Preferred) => judgement.outcome = Outcome6::Claimed(message.target),
+                Some(AddressUse::Duplicate) => {}
                 None => {
                     // The answer to a unicast solicitation may leave out the station (§7.2.4).
                     if (message.station.is_some() || solicited) && self.is_on_link(interface, message.target) {
@@ -595,15 +618,16 @@ impl Node {
         let Some(link) = self.links.get(interface.index()) else { return false };
         let faces_the_same = |other: &&Link| other.facing == link.facing;
         let known = |links: &mut dyn Iterator<Item = &Link>| {
-            links.flat_map(|link| &link.own).find(|own| own.address == destination).map(|own| own.state)
+            links.flat_map(|link| &link.own).find(|own| own.address == destination).map(Own::is_usable)
         };
-        let state = known(&mut core::iter::once(link)).or_else(|| known(&mut self.links.iter().filter(faces_the_same)));
-        state.is_some_and(|state| state != State::Preferred)
+        let is_usable =
+            known(&mut core::iter::once(link)).or_else(|| known(&mut self.links.iter().filter(faces_the_same)));
+        is_usable == Some(false)
     }
 
-    fn state_of(&self, interface: InterfaceId, address: u128) -> Option<State> {
+    fn state_of(&self, interface: InterfaceId, address: u128) -> Option<AddressUse> {
         let link = self.links.get(interface.index())?;
-        link.own.iter().find(|own| own.address == address).map(|own| own.state)
+        link.own.iter().find(|own| own.address == address).map(|own| own.now)
     }
 
     /// True for addresses whose station may be asked for on this link: link-local ones and those of
@@ -618,7 +642,7 @@ impl Node {
     pub fn own_address(&self, interface: InterfaceId, other: u128) -> Option<u128> {
         let link = self.links.get(interface.index())?;
         let scope = ipv6::is_link_local(other);
-        let usable = || link.own.iter().filter(|own| own.state == State::Preferred);
+        let usable = || link.own.iter().filter(|own| own.is_usable());
         let same = usable().find(|own| shares_prefix(own.address, other, own.prefix_length));
         let same = same.or_else(|| usable().find(|own| ipv6::is_link_local(own.address) == scope));
         same.or_else(|| usable().next().filter(|_| self.is_on_link(interface, other))).map(|own| own.address)

@@ -57,7 +57,6 @@ impl<I: Io> Outlet<I> {
                 let station = header.source;
                 self.conflicts.note6(Conflict6 { interface, address, station, is_given_up: true });
                 self.node.give_up(interface, address);
-                self.publish_news(News::Duplicate6 { interface, address });
             }
             Outcome6::Claimed(address) => {
                 let station = header.source;
@@ -296,7 +295,7 @@ impl<I: Io> Outlet<I> {
 
     fn publish_news(&mut self, news: News) {
         for ring in self.crossings.learnt_to.iter_mut().flatten() {
-            // A full ring costs the other worker one more question. A duplicate is heard again.
+            // A full ring costs the other worker one more question.
             let _ = ring.try_push(news);
         }
     }

@@ -6,6 +6,7 @@ use nat::Duration;
 use nat::Verdict;
 use nat::event::Cause;
 use nat::event::EventKind;
+use nat::types::AddressUse;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
 use testkit::bed6::*;
@@ -594,7 +595,7 @@ fn the_class_of_a_softwire_is_that_of_its_packet() {
 }
 
 #[test]
-fn a_softwires_end_that_another_station_has_is_not_used() {
+fn a_softwires_end_is_used_only_while_no_other_has_it() {
     covers!("4862-5.4");
     let mut settings = settings6();
     settings.port_control.pcp = true;
@@ -607,22 +608,27 @@ fn a_softwires_end_that_another_station_has_is_not_used() {
     let ping = to_aftr(&build::echo_request(HOME, AFTR_INSIDE, 7).build());
     let fragments =
         fragments6(&to_aftr(&build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(900).build()), &[512], 9);
+    let request = udp6((v6(C6), 6_000), (v6(OWN6), 5_351), &[2; 24]);
     let [_, out] = bed.inside(&to_aftr(&packet));
-    let answer = build::udp(at(E1, 53), source(&out[0]));
-    assert_eq!(bed.outside(&answer.build())[0].len(), 1);
-    bed.give_up_address(v6(OWN6));
-    for packet in [to_aftr(&packet), expiring, ping].iter().chain(&fragments) {
-        assert_eq!(bed.inside(packet).concat(), Vec::<Vec<u8>>::new());
-        assert_eq!(bed.verdict(), Some(Verdict::LocalIgnored));
+    let mapped = source(&out[0]);
+    let answer = |length| build::udp(at(E1, 53), mapped).payload_length(length).build();
+    assert_eq!(bed.inside(&request)[0].len(), 1, "an answer");
+    for now in [AddressUse::Tentative, AddressUse::Preferred, AddressUse::Duplicate] {
+        bed.set_address_use(v6(OWN6), now);
+        if now == AddressUse::Preferred {
+            assert_eq!(bed.inside(&to_aftr(&packet))[1].len(), 1);
+            assert_eq!(bed.outside(&answer(8))[0].len(), 1);
+            continue;
+        }
+        for packet in [to_aftr(&packet), expiring.clone(), ping.clone(), request.clone()].iter().chain(&fragments) {
+            assert_eq!(bed.inside(packet).concat(), Vec::<Vec<u8>>::new(), "{now:?}");
+            assert_eq!(bed.verdict(), Some(Verdict::AddressNotUsed), "{now:?}");
+        }
+        for length in [8, 1_400, 1_472] {
+            assert_eq!(bed.outside(&answer(length)).concat().len(), 0, "{now:?}");
+            assert_eq!(bed.verdict(), Some(Verdict::AddressNotUsed), "{now:?}");
+        }
     }
-    for length in [8, 1_400, 1_472] {
-        assert_eq!(
-            bed.outside(&build::udp(at(E1, 53), source(&out[0])).payload_length(length).build()).concat().len(),
-            0
-        );
-        assert_eq!(bed.verdict(), Some(Verdict::NoRoute));
-    }
-    assert_eq!(bed.inside(&udp6((v6(C6), 6_000), (v6(OWN6), 5_351), &[2; 24])).concat().len(), 0);
 }
 
 #[test]

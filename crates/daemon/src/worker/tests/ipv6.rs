@@ -9,9 +9,12 @@ use nat::Verdict;
 use nat::settings::Address6;
 use nat::settings::Route6;
 use nat::settings::Softwire;
+use nat::settings::Transition;
 use nat::types::InterfaceId;
+use nat::types::Prefix;
 use nat::types::RealmId;
 use packet_io::PortIndex;
+use packet_io::memory::MemorySettings;
 use wire::build;
 use wire::build6;
 use wire::build6::endpoint;
@@ -27,10 +30,13 @@ use wire::neighbour::Message;
 use super::bed::Bed;
 use super::bed::INSIDE;
 use super::bed::OUTSIDE;
+use super::bed::SERVER;
 use super::bed::Sent;
 use super::bed::settings;
 use crate::conflict::Conflicts;
 use crate::mailbox::Snapshot;
+use crate::worker::LinkMode;
+use crate::worker::WorkerOptions;
 
 const HOST_STATION: MacAddress = MacAddress([6, 0, 0, 0, 0, 7]);
 const OWN: &str = "2001:db8:1::1";
@@ -159,8 +165,64 @@ fn a_duplicate_is_not_used_by_any_worker() {
         // Nor is a ping answered that comes to the station of Natrix.
         let ping = build6::echo_request(v6(HOST), v6(OWN), 7, b"hello");
         assert_eq!(exchange(&mut bed, &ping).len(), 0);
-        assert_eq!(bed.workers[0].counters().of(Verdict::LocalIgnored), 2);
+        let counters = bed.workers[0].counters();
+        assert_eq!((counters.of(Verdict::LocalIgnored), counters.of(Verdict::AddressNotUsed)), (1, 1));
     }
+}
+
+/// A softwire whose end is an own address, and the packet in it.
+fn softwire_to_own(b4: &str) -> (Settings, Vec<u8>) {
+    let mut settings = with_ipv6();
+    let inner = vec![Prefix::new([192, 168, 0, 0].into(), 16).expect("a prefix")];
+    let softwire = Softwire { aftr: v6(OWN), realm: RealmId(0), inner, subscribers: Vec::new() };
+    settings.transition.softwires = vec![softwire];
+    settings.transition.hosts_max = 100;
+    settings.pools[0].subscribers.push(Transition::HOSTS);
+    let packet = build::udp(build::endpoint([192, 168, 1, 2], 5_000), SERVER).payload(b"question").build();
+    (settings, build6::raw(v6(b4), v6(OWN), ipv6::PROTOCOL_IPV4, &packet))
+}
+
+#[test]
+fn softwires_wait_for_the_probe_of_their_end() {
+    // covers: 4862-5.4
+    let (settings, packet) = softwire_to_own(HOST);
+    for workers in [1, 2] {
+        for is_claimed in [false, true] {
+            let mut bed = Bed::of(settings.clone(), workers);
+            let mut times = 0;
+            while times < 30 {
+                bed.run_for(Duration::from_millis(50), Duration::from_millis(10));
+                if is_claimed && times == 5 {
+                    push_message(&bed, workers - 1, &Message::announcement(bits(OWN), HOST_STATION));
+                    bed.settle();
+                }
+                push_to(&bed, times % workers, station(&bed, INSIDE), &packet);
+                bed.settle();
+                times += 1;
+            }
+            let total = bed.total();
+            // A packet in 50 ms: 20 or so are in the second of the probe.
+            let [unused, waiting] =
+                [total.of(Verdict::AddressNotUsed), total.neighbour_pending + total.of(Verdict::NeighbourUnresolved)];
+            match is_claimed {
+                true => assert_eq!((unused, waiting), (30, 0)),
+                false => {
+                    assert!((18..=21).contains(&unused), "{unused} of 30");
+                    assert_eq!(waiting, 30 - unused, "the others wait for the server's station");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_capture_has_no_station_that_could_have_an_address() {
+    let (settings, packet) = softwire_to_own(HOST);
+    let options = WorkerOptions { mode: LinkMode::Offline, ..WorkerOptions::default() };
+    let mut bed = Bed::with_settings(settings, 1, &MemorySettings::default(), &options, |_, io| io);
+    push(&bed, &packet);
+    bed.settle();
+    assert_eq!(bed.total().of(Verdict::Outbound), 1, "the first packet passes");
 }
 
 #[test]

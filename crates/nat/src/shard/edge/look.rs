@@ -149,9 +149,8 @@ impl PacketPath {
     fn look_at_softwire(&self, bytes: &[u8], source: u128, way: Way, position: u8) -> Result<Incoming, Verdict> {
         let transition = &self.ledger.shared.transition;
         let Some(end) = transition.softwire(position) else { return Err(Verdict::Ipv6NotForwarded) };
-        if self.is_duplicate(end.realm, end.aftr) {
-            // RFC 4862 §5.4.5.
-            return Err(Verdict::LocalIgnored);
+        if self.is_unused(end.realm, end.aftr) {
+            return Err(Verdict::AddressNotUsed);
         }
         let view = Ipv6::new_checked(bytes).map_err(|_| Verdict::Ipv6Malformed)?;
         let packet = view.packet();
@@ -195,8 +194,8 @@ impl PacketPath {
         if !self.ledger.shared.is_request6(packet.meta.ingress, packet.bytes()) {
             return Err(Verdict::Ipv6NotForwarded);
         }
-        if self.is_duplicate(realm, Ipv6::new_unchecked(packet.bytes()).destination()) {
-            return Err(Verdict::LocalIgnored);
+        if self.is_unused(realm, Ipv6::new_unchecked(packet.bytes()).destination()) {
+            return Err(Verdict::AddressNotUsed);
         }
         check_source(transition, realm, source, prefix)?;
         Ok(Incoming::Request { source, way, offset: ipv6::HEADER_LENGTH as u16 })

@@ -3,6 +3,7 @@
 use core::net::Ipv4Addr;
 
 use nat::Verdict;
+use nat::types::AddressUse;
 use testkit::bed6::*;
 use testkit::packet6::*;
 use testkit::*;
@@ -104,7 +105,7 @@ fn a_duplicate_address_sends_nothing() {
     let mut settings = settings6();
     settings.port_control.pcp = true;
     let mut bed = Bed6::new(settings.clone());
-    bed.give_up_address(v6(OWN6));
+    bed.set_address_use(v6(OWN6), AddressUse::Duplicate);
     let mut expiring = udp6((v6(C6), 5_000), e1(53), b"question");
     expiring[7] = 1;
     assert_eq!(bed.inside(&expiring)[0], Vec::<Vec<u8>>::new(), "no address is left to send it from");
@@ -119,7 +120,7 @@ fn a_duplicate_address_sends_nothing() {
         prefix_length: 64,
     });
     let mut bed = Bed6::new(settings);
-    bed.give_up_address(v6(OWN6));
+    bed.set_address_use(v6(OWN6), AddressUse::Duplicate);
     for packet in [expiring, private] {
         let [inside, _] = bed.inside(&packet);
         assert_eq!(view6(&inside[0]).source(), other);
