@@ -113,7 +113,7 @@ verdicts! {
     LogFull, "log_full", Dropped, "The event log cannot be written fast enough, and no new mapping is created without its record ([log] back_pressure).";
     FragmentTiny, "fragment_tiny", Dropped, "First fragment too short for the transport header, or a second one that overlaps the header (RFC 1858, RFC 3128).";
     FragmentOverlap, "fragment_overlap", Dropped, "Fragment overlaps another one of its datagram; the whole datagram is dropped.";
-    FragmentMalformed, "fragment_malformed", Dropped, "Fragment with impossible offset or length.";
+    FragmentMalformed, "fragment_malformed", Dropped, "Fragment with impossible offset or length, or of a datagram whose fragments disagree about congestion marks (RFC 3168 section 5.3).";
     FragmentTableFull, "fragment_table_full", Dropped, "Too many fragmented datagrams are incomplete.";
     FragmentBuffersFull, "fragment_buffers_full", Dropped, "Too many fragments are waiting for their first fragment.";
     FragmentTimeout, "fragment_timeout", Dropped, "The first fragment did not arrive in time.";

@@ -678,7 +678,35 @@ fn a_mark_of_congestion_on_one_fragment_is_kept() {
             assert_eq!(seen, expected.map(|mark| 0x28 | mark), "inner {inner}, fragment {marked}");
         }
     }
-    assert_eq!(bed.count(Verdict::SoftwireMalformed), 3);
+    assert_eq!(bed.count(Verdict::FragmentMalformed), 9, "each fragment of three packets");
+}
+
+#[test]
+fn the_fragment_at_offset_0_gives_the_class() {
+    covers!("6333-6", "8200-4.5", "3168-5.3");
+    let mut bed = Bed6::new(settings6());
+    let mut identification = 0;
+    for (classes, expected) in [
+        ([0xb8, 0x28, 0x00], Some(0xb8)),
+        ([0xba, 0x2b, 0x02], Some(0xbb)),
+        ([0xb9, 0x01, 0x02], Some(0xb9)),
+        ([0xbb, 0x2a, 0x00], None),
+    ] {
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            let packet = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).ds_field(0x2a);
+            identification += 1;
+            let pieces = fragments6(&from(C6, &packet.build()), &[512, 512], identification);
+            let mut left = Vec::new();
+            for place in order {
+                left.extend(bed.inside(&with_class(classes[place], pieces[place].clone()))[1].clone());
+            }
+            let seen = left.first().map(|it| header(it).ds_field());
+            // From 0xb8 the packet inside keeps its own mark (RFC 6040 §4.2).
+            let expected = expected.map(|class| if class & 3 == 0 { class | 2 } else { class });
+            assert_eq!(seen, expected, "{classes:02x?} in order {order:?}");
+        }
+    }
+    assert_eq!(bed.count(Verdict::FragmentMalformed), 9);
 }
 
 #[test]
