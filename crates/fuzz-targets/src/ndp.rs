@@ -212,10 +212,12 @@ impl Run {
             Outcome6::Claimed(address) => {
                 assert!(message.is_ok() && self.announced.contains(&address), "{packet:02x?}");
             }
-            Outcome6::Echo => {
+            Outcome6::Echo { offset } => {
                 let view = Ipv6::new_unchecked(packet);
-                assert_eq!(view.payload().first(), Some(&icmp6::TYPE_ECHO_REQUEST));
+                assert_eq!(packet.get(offset), Some(&icmp6::TYPE_ECHO_REQUEST));
                 assert!(self.own.contains(&view.destination()) && view.source() != 0, "{packet:02x?}");
+                let is_own = self.own.contains(&view.source()) && !self.given_up.contains(&view.source());
+                assert!(!is_own, "an answer to an own address: {packet:02x?}");
             }
             Outcome6::Error(_) => {
                 assert!(own_icmp6::may_answer(packet) && !is_group, "{packet:02x?}");

@@ -45,7 +45,7 @@ pub fn may_answer(packet: &[u8]) -> bool {
     if view.source() == 0 || ipv6::is_multicast(view.source()) || ipv6::is_multicast(view.destination()) {
         return false;
     }
-    let Ok(chain) = ipv6::chain(view.packet()) else { return false };
+    let Ok(chain) = ipv6::chain_at_destination(view.packet()) else { return false };
     if chain.fragment.is_some_and(|fragment| fragment.offset != 0) {
         return false;
     }

@@ -154,8 +154,10 @@ impl PacketPath {
         }
         let view = Ipv6::new_checked(bytes).map_err(|_| Verdict::Ipv6Malformed)?;
         let packet = view.packet();
-        let chain = ipv6::chain(packet).map_err(|_| Verdict::Ipv6Header)?;
-        if chain.segments_left.is_some() {
+        let chain = ipv6::chain_at_destination(packet).map_err(|_| Verdict::Ipv6Header)?;
+        if chain.segments_left.is_some()
+            || chain.offset != ipv6::HEADER_LENGTH && ipv6::unknown_option(packet).is_some()
+        {
             return Err(Verdict::Ipv6Header);
         }
         check_sender(transition, end, source)?;
