@@ -154,13 +154,50 @@ fn impossible_inner_sources_never_pass() {
     let mut settings = settings6();
     settings.transition.softwires[0].inner = vec![nat::types::Prefix::ALL];
     let mut bed = Bed6::new(settings);
-    for inner in ["127.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.0.8"] {
+    let impossible = ["127.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.0.8"];
+    for inner in impossible.into_iter().chain(["169.254.0.1", "169.254.255.255"]) {
         let inner = inner.parse().expect("an address");
         let [inside, out] = bed.inside(&from(C6, &build::udp(at(inner, 5_000), at(E1, 53)).build()));
         let seen = (inside.len(), out.len(), bed.verdict());
         assert_eq!(seen, (0, 0, Some(Verdict::SourceInvalid)), "{inner}");
     }
     assert_eq!(bed.inside(&from(C6, &build::udp(at([8, 8, 8, 8].into(), 5_000), at(E1, 53)).build()))[1].len(), 1);
+}
+
+#[test]
+fn link_local_addresses_are_not_reached_through_a_softwire() {
+    covers!("3927-2.7");
+    let link_local = Ipv4Addr::new(169, 254, 0, 1);
+    let mut bed = Bed6::new(settings6().filtering(nat::settings::Filtering::EndpointIndependent));
+    let inner = |to: Ipv4Addr, length| build::udp(at(HOME, 5_000), at(to, 53)).payload_length(length).build();
+    for known in [false, true] {
+        for length in [8, 100, 1_400] {
+            let refused = [
+                inner(link_local, length),
+                build::tcp(at(HOME, 5_000), at(link_local, 80), wire::tcp::Flags::SYN).payload_length(length).build(),
+                build::echo_request(HOME, link_local, 7).payload_length(length).build(),
+                build::icmp_error(HOME, link_local, 3, 3, &build::udp(at(E1, 53), at(HOME, 5_000)).build()).build(),
+            ];
+            for packet in refused {
+                assert_eq!(bed.inside(&from(C6, &packet)).concat().len(), 0);
+                assert_eq!(bed.verdict(), Some(Verdict::DestinationInvalid), "{known} {length}");
+            }
+        }
+        assert_eq!(bed.inside(&from(C6, &inner([169, 253, 0, 1].into(), 8)))[1].len(), 1);
+        assert_eq!(bed.inside(&from(C6, &inner(E1, 8)))[1].len(), 1);
+    }
+    let [_, out] = bed.inside(&from(C6, &inner(E1, 8)));
+    let mapped = source(&out[0]);
+    let about = build::udp(mapped, at(E1, 53)).payload(b"x").build();
+    for packet in [
+        build::udp(at(link_local, 53), mapped).payload(b"answer").build(),
+        build::udp(at(link_local, 53), mapped).payload_length(1_400).build(),
+        build::icmp_error(link_local, *mapped.ip(), 3, 3, &about).build(),
+    ] {
+        assert_eq!(bed.outside(&packet).concat().len(), 0);
+        assert_eq!(bed.verdict(), Some(Verdict::SourceInvalid));
+    }
+    assert_eq!(bed.outside(&build::udp(at(E2, 9), mapped).build())[0].len(), 1, "any other may send");
 }
 
 /// Two VRFs whose customers and AFTRs have the same addresses, by interfaces 0 and 2.

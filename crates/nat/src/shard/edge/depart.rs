@@ -26,6 +26,7 @@ use crate::headers::parse::HEADERS;
 use crate::headers::parse::get_u16;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::ip;
+use crate::headers::parse::is_link_local;
 use crate::headers::parse::parse;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
@@ -554,6 +555,9 @@ impl PacketPath {
         let mtu = self.edge.path_mtus.of(self.edge.now, (end.realm, host.address()), link);
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
         let parsed = parse(bytes)?;
+        if is_link_local(parsed.source) {
+            return Err(Verdict::SourceInvalid);
+        }
         if parsed.class == Class::IcmpError {
             let quote = icmp_quote::parse(bytes)?;
             let inner = Ipv4Addr::from_bits(host.inner());

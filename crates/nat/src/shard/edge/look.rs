@@ -15,6 +15,7 @@ use crate::headers::packet::Packet;
 use crate::headers::packet::Stage;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::ip;
+use crate::headers::parse::is_link_local;
 use crate::headers::parse::source_is_valid;
 use crate::shard::edge::arrive::Incoming;
 use crate::shard::edge::refuse::Refusal;
@@ -249,7 +250,7 @@ impl PacketPath {
             return Err(Verdict::SoftwireSource);
         }
         // The prefixes may be wide.
-        if !source_is_valid(inside) || inside == DUMMY {
+        if !source_is_valid(inside) || is_link_local(inside) || inside == DUMMY {
             return Err(Verdict::SourceInvalid);
         }
         let key = HostKey { address: source, inner: inside, way };
