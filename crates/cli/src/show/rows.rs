@@ -169,7 +169,7 @@ impl Row for Subscriber {
 
     fn cells(&self) -> Vec<String> {
         vec![
-            human::in_vrf(&self.vrf, self.host.map_or_else(|| self.address.to_string(), |host| host.to_string())),
+            human::in_vrf(&self.vrf, self.host.map_or_else(|| human::or_dash(self.address), |host| host.to_string())),
             human::or_dash(self.external_address),
             match &self.other_pool {
                 _ if self.offender => format!("{} (penalty)", self.pool),
