@@ -4,6 +4,7 @@ use core::net::Ipv6Addr;
 
 use nat::Duration;
 use nat::Instant;
+use nat::Protocol;
 use nat::Settings;
 use nat::Verdict;
 use nat::settings::Address6;
@@ -11,9 +12,12 @@ use nat::settings::Nat64;
 use nat::settings::Route6;
 use nat::settings::Softwire;
 use nat::settings::Transition;
+use nat::types::AddressUse;
+use nat::types::Facing;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::RealmId;
+use nat::view::Step;
 use packet_io::PortIndex;
 use packet_io::memory::MemorySettings;
 use wire::build;
@@ -35,7 +39,11 @@ use super::bed::SERVER;
 use super::bed::Sent;
 use super::bed::settings;
 use crate::conflict::Conflicts;
+use crate::mailbox::Question;
 use crate::mailbox::Snapshot;
+use crate::mailbox::mailbox;
+use crate::trace::TraceFilter;
+use crate::trace::tap;
 use crate::worker::LinkMode;
 use crate::worker::WorkerOptions;
 
@@ -402,6 +410,74 @@ fn where_softwires_end_headers_are_judged_as_elsewhere() {
     }
     assert_eq!(bed.total().of(Verdict::LocalIgnored), ignored + 100);
     assert!(bed.sent(INSIDE).len() <= 20);
+}
+
+#[test]
+fn what_is_explained_of_packets_to_natrix_itself_happens() {
+    let mut bed = Bed::of(with_softwires(), 1).after_start();
+    introduce(&mut bed, HOST);
+    bed.workers[0].outlet.node.own_addresses().give_up(InterfaceId(1), bits(OWN_OUTSIDE));
+    bed.settle();
+    let (mut asker, inbox) = mailbox();
+    bed.workers[0].set_mailbox(inbox);
+    let ping = |from, to| build6::echo_request(v6(from), v6(to), 7, b"ping");
+    let near = "fe80::ff:fe00:0";
+    for (to, packet, verdict) in [
+        (OWN, ping(HOST, OWN), Verdict::Local),
+        (AFTR, ping(HOST, AFTR), Verdict::Local),
+        (AFTR, atomic(&ping(HOST, AFTR)), Verdict::Local),
+        (near, ping("fe80::7", near), Verdict::Local),
+        (OWN_OUTSIDE, ping(HOST, OWN_OUTSIDE), Verdict::AddressNotUsed),
+        (OWN, ping(OWN, OWN), Verdict::SourceInvalid),
+        (AFTR, build6::raw(v6(HOST), v6(AFTR), 132, &[0; 8]), Verdict::LocalIgnored),
+        (OWN, build6::udp(endpoint(HOST, 5_000), endpoint(OWN, 53), b"x"), Verdict::LocalIgnored),
+    ] {
+        let question = Question::Explain {
+            from: Facing::inside(RealmId(0)),
+            onward: None,
+            packet: packet.clone(),
+            explanation: None,
+        };
+        assert!(asker.ask(question).is_ok());
+        let before = bed.total().of(verdict);
+        bed.settle();
+        let Some(Question::Explain { explanation: Some(explained), .. }) = asker.answer() else { panic!("an answer") };
+        assert_eq!((explained.verdict, explained.steps[0]), (verdict, Step::OwnAddress6(v6(to))), "{packet:02x?}");
+        let is_duplicate = |step: &Step| matches!(step, Step::AddressNotUsed { now: AddressUse::Duplicate, .. });
+        assert_eq!(explained.steps.iter().any(is_duplicate), verdict == Verdict::AddressNotUsed);
+        assert_eq!(bed.total().of(verdict), before, "asking changes nothing");
+        push(&bed, &packet);
+        bed.settle();
+        assert_eq!(bed.total().of(verdict), before + 1, "{packet:02x?}");
+    }
+}
+
+#[test]
+fn a_trace_selects_packets_to_natrix_itself_by_their_flow() {
+    let mut bed = bed(1);
+    introduce(&mut bed, HOST);
+    let all = TraceFilter::default();
+    let filters = [
+        TraceFilter { address: Some("2001:db8:1::7/128".parse().expect("a prefix")), ..all },
+        TraceFilter { address: Some("2001:db8:1::8/128".parse().expect("a prefix")), ..all },
+        TraceFilter { protocol: Some(Protocol::Icmp), port: Some(77), ..all },
+        TraceFilter { port: Some(5_000), ..all },
+        TraceFilter { protocol: Some(Protocol::Tcp), ..all },
+    ];
+    let packets = [
+        build6::echo_request(v6(HOST), v6(OWN), 77, b"ping"),
+        build6::udp(endpoint(HOST, 5_000), endpoint("2001:db8:99::1", 53), b"x"),
+    ];
+    for (filter, expected) in filters.into_iter().zip([2, 0, 1, 1, 0]) {
+        let (end, mut reader) = tap(1, filter, 2_048, 64);
+        assert!(bed.workers[0].tracer.start(end).is_ok());
+        packets.iter().for_each(|packet| push(&bed, packet));
+        bed.settle();
+        bed.workers[0].tracer.stop(1);
+        let mut seen = 0;
+        while reader.read(|_| seen += 1) {}
+        assert_eq!(seen, expected, "{filter:?}");
+    }
 }
 
 #[test]
