@@ -23,13 +23,13 @@ fn from(b4: &str, inner: &[u8]) -> Vec<u8> {
     softwire(v6(b4), v6(AFTR), inner)
 }
 
-/// The packet inside a softwire to this B4.
 fn with_class(class: u8, mut packet: Vec<u8>) -> Vec<u8> {
     packet[0] = 0x60 | class >> 4;
     packet[1] = class << 4;
     packet
 }
 
+/// The packet inside a softwire to this B4.
 fn inner_of(packet: &[u8], b4: &str) -> Vec<u8> {
     let view = view6(packet);
     assert_eq!((view.source(), view.destination(), view.next_header()), (v6(AFTR), v6(b4), 4));
