@@ -300,7 +300,7 @@ impl core::error::Error for ChainFault {}
 /// [`ChainFault`]. The header that was not followed may itself be cut short.
 #[inline]
 pub fn chain(packet: &[u8]) -> Result<Chain, ChainFault> {
-    walk::<false>(packet)
+    walk::<STOP>(packet)
 }
 
 /// As [`chain`], for the destination of the packet: also follows what is behind the Fragment header
@@ -309,11 +309,25 @@ pub fn chain(packet: &[u8]) -> Result<Chain, ChainFault> {
 /// # Errors
 /// As [`chain`].
 pub fn chain_at_destination(packet: &[u8]) -> Result<Chain, ChainFault> {
-    walk::<true>(packet)
+    walk::<THROUGH_ATOMIC>(packet)
 }
 
+/// As [`chain`], as far as the packet shows: also behind the Fragment header of a first fragment.
+///
+/// # Errors
+/// As [`chain`].
+pub fn chain_to_transport(packet: &[u8]) -> Result<Chain, ChainFault> {
+    walk::<THROUGH_FIRST>(packet)
+}
+
+/// Where [`walk`] stops: at each Fragment header, at those of fragments, at those of later
+/// fragments.
+const STOP: u8 = 0;
+const THROUGH_ATOMIC: u8 = 1;
+const THROUGH_FIRST: u8 = 2;
+
 #[inline(always)]
-fn walk<const THROUGH_ATOMIC: bool>(packet: &[u8]) -> Result<Chain, ChainFault> {
+fn walk<const FRAGMENTS: u8>(packet: &[u8]) -> Result<Chain, ChainFault> {
     let mut chain = Chain {
         protocol: field::u8_at(packet, NEXT_HEADER_OFFSET),
         offset: HEADER_LENGTH,
@@ -344,7 +358,12 @@ fn walk<const THROUGH_ATOMIC: bool>(packet: &[u8]) -> Result<Chain, ChainFault> 
         chain.protocol = field::u8_at(packet, chain.offset);
         chain.number_offset = chain.offset;
         chain.offset += length;
-        if is_fragment && !(THROUGH_ATOMIC && chain.fragment.is_some_and(|fragment| fragment.is_atomic())) {
+        let goes_on = |fragment: Fragment| match FRAGMENTS {
+            THROUGH_ATOMIC => fragment.is_atomic(),
+            THROUGH_FIRST => fragment.offset == 0,
+            _ => false,
+        };
+        if is_fragment && !chain.fragment.is_some_and(goes_on) {
             return Ok(chain);
         }
     }

@@ -70,6 +70,8 @@ fn a_destination_looks_behind_an_atomic_fragment_header() {
     assert_eq!(at(0, 1), (58, 64, 56, Some(false)));
     let found = chain(&packet(44, &payload(0, 0))).expect("a chain");
     assert_eq!((found.protocol, found.offset), (60, 48), "others do not");
+    let shown = |first, second| chain_to_transport(&packet(44, &payload(first, second))).expect("a chain").protocol;
+    assert_eq!((shown(0, 1), shown(1, 1), shown(8, 0)), (58, 58, 60), "a first fragment shows its transport");
 }
 
 #[test]
