@@ -33,7 +33,7 @@ TABLE = 10
 class Instance(Natrix):
     """Natrix with NAT64 and DS-Lite, in a namespace of its own; the inside has a table of the kernel if one is given."""
 
-    def __init__(self, binary, host, table=None):
+    def __init__(self, binary, host, table=None, aftr=AFTR):
         super().__init__(binary)
         self.network = SimpleNamespace(nat=host)
         driver = "net_af_xdp" if default_driver() == "af_xdp" else "net_af_packet"
@@ -64,7 +64,7 @@ subscribers = ["10.0.0.0/8"]
 pool = "public"
 
 [[softwire]]
-aftr = "{AFTR.removesuffix("/128")}"
+aftr = "{aftr.removesuffix("/128")}"
 pool = "public"
 
 [routing]
@@ -106,9 +106,9 @@ def built(n, mark):
 
 
 @contextlib.contextmanager
-def running(n, mark, table=None):
+def running(n, mark, table=None, aftr=AFTR):
     hosts = built(n, mark)
-    instance = Instance(n.dut.binary, hosts.nat, table)
+    instance = Instance(n.dut.binary, hosts.nat, table, aftr)
     instance.restart()
     hosts.nat.ip("route", "add", "default", "via", UPSTREAM, "dev", "nx-outside")
     try:
@@ -370,3 +370,51 @@ def an_address_that_another_station_has_is_reported_and_tried_again(n):
         hosts.lan.run(["ip", "-6", "neigh", "flush", "dev", "eth0"])
         expect(wait_until(lambda: announced()[0] == both, 25, 0.2), f"after it is gone: {announced()}; {log()[-2000:]}")
         expect(wait_until(reachable, 10, 0.2), "the address answers again")
+
+
+def softwire_frame(station, b4, aftr):
+    """A UDP datagram of a home in a softwire, in a frame for this station."""
+    header = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 28, 0, 0x4000, 64, 17, 0, bytes([192, 168, 1, 2]), socket.inet_aton(SERVER))
+    total = sum(struct.unpack("!10H", header))
+    total = (total & 0xFFFF) + (total >> 16)
+    header = header[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + header[12:]
+    inner = header + struct.pack("!HHHH", 5000, 53, 8, 0)
+    outer = struct.pack("!IHBB", 6 << 28, len(inner), 4, 64) + b"".join(socket.inet_pton(socket.AF_INET6, one) for one in (b4, aftr))
+    return bytes.fromhex(station.replace(":", "")) + bytes.fromhex("020000000b40") + b"\x86\xdd" + outer + inner
+
+
+@test("routing_own")
+@shows("4862-5.4")
+def softwires_stop_while_the_kernel_finds_their_end_twice(n):
+    """It is the address of a device of the kernel, which detects duplicates there."""
+    with running(n, "aftr", aftr=PORT6) as (hosts, instance):
+        inside = lambda: next(one for one in instance.show("interfaces") if one["name"] == "inside")  # noqa: E731
+        usable = lambda: not inside()["duplicate_addresses"] and not inside()["tentative_addresses"]  # noqa: E731
+
+        def outcome():
+            """What one softwire packet adds: dropped for its address, or taken."""
+            dropped = lambda: next((one["packets"] for one in instance.show("drops") if one["reason"] == "address_not_used"), 0)  # noqa: E731
+            before = dropped()
+            with hosts.lan.entered():
+                sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+                sock.bind(("eth0", 0))
+            with sockets(sock):
+                sock.send(softwire_frame(inside()["mac"], HOST, PORT6))
+            time.sleep(0.5)
+            return "dropped" if dropped() > before else "taken"
+
+        expect(wait_until(usable, 15, 0.2), f"before: {inside()}")
+        expect_equal(outcome(), "taken", "a softwire packet while the address is in use")
+        hosts.lan.ip("-6", "address", "add", f"{PORT6}/64", "dev", "eth0", "nodad")
+        hosts.nat.ip("link", "set", "nx-inside", "down")
+        time.sleep(0.6)
+        hosts.nat.ip("link", "set", "nx-inside", "up")
+        twice = [f"{PORT6}/64"]
+        expect(wait_until(lambda: inside()["duplicate_addresses"] == twice, 20, 0.1), f"marked: {inside()}")
+        expect_equal(outcome(), "dropped", "a softwire packet while another station has the address")
+        # Also while the kernel tries again.
+        time.sleep(10)
+        expect_equal((inside()["duplicate_addresses"], outcome()), (twice, "dropped"), "after another attempt")
+        hosts.lan.ip("-6", "address", "del", f"{PORT6}/64", "dev", "eth0")
+        expect(wait_until(usable, 25, 0.2), f"after it is gone: {inside()}")
+        expect_equal(outcome(), "taken", "a softwire packet afterwards")

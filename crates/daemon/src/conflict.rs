@@ -9,12 +9,16 @@ use crate::neighbour::Learnt;
 /// An address is given up once, so the log must not miss it: so many are kept between two of its
 /// looks.
 const GIVEN_UP_MAX: usize = 16;
+/// Claims that are kept, each of another address or station. Each comes again, but among many of
+/// one station, that of another must not get lost.
+const CLAIMS_MAX: usize = 16;
 
 /// The last `N` values, and the count of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latest<T, const N: usize> {
     count: u64,
-    places: [Option<T>; N],
+    /// With their numbers.
+    places: [Option<(u64, T)>; N],
 }
 
 impl<T, const N: usize> Default for Latest<T, N> {
@@ -23,29 +27,37 @@ impl<T, const N: usize> Default for Latest<T, N> {
     }
 }
 
-impl<T: Copy, const N: usize> Latest<T, N> {
+impl<T: Copy + PartialEq, const N: usize> Latest<T, N> {
+    /// Takes the place of an equal value, a free one, or that of the oldest value.
     fn note(&mut self, value: T) {
-        let place = (self.count % N as u64) as usize;
-        if let Some(place) = self.places.get_mut(place) {
-            *place = Some(value);
+        let known = self.places.iter().position(|place| place.is_some_and(|(_, known)| known == value));
+        let number = |position: &usize| self.places.get(*position).copied().flatten().map(|(number, _)| number);
+        let position = known.or_else(|| (0..N).min_by_key(number));
+        if let Some(place) = position.and_then(|position| self.places.get_mut(position)) {
+            *place = Some((self.count, value));
         }
         self.count += 1;
     }
 
     /// Those after `earlier`, oldest first, as far as they are kept.
     fn since(&self, earlier: &Latest<T, N>) -> impl Iterator<Item = T> + use<'_, T, N> {
-        let first = earlier.count.max(self.count.saturating_sub(N as u64));
-        (first..self.count).filter_map(|number| *self.places.get((number % N as u64) as usize)?)
+        let mut after = Some(earlier.count);
+        core::iter::from_fn(move || {
+            let newer = self.places.iter().flatten().filter(|(number, _)| after.is_some_and(|after| *number >= after));
+            let next = newer.min_by_key(|(number, _)| *number);
+            after = next.map(|(number, _)| number + 1);
+            next.map(|(_, value)| *value)
+        })
     }
 }
 
 /// What one worker heard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conflicts {
-    /// IPv4 claims. Each comes again, so the last one is enough.
-    claims: Latest<Learnt, 1>,
+    /// IPv4 claims.
+    claims: Latest<Learnt, CLAIMS_MAX>,
     /// IPv6 claims to addresses that stay in use.
-    claims6: Latest<Conflict6, 1>,
+    claims6: Latest<Conflict6, CLAIMS_MAX>,
     given_up: Latest<Conflict6, GIVEN_UP_MAX>,
 }
 
@@ -62,12 +74,12 @@ impl Conflicts {
         }
     }
 
-    /// The last claim to an IPv4 address, if one came after `earlier`.
-    pub fn since(&self, earlier: &Conflicts) -> Option<Learnt> {
-        self.claims.since(&earlier.claims).next()
+    /// The claims to IPv4 addresses that came after `earlier`, each once.
+    pub fn since(&self, earlier: &Conflicts) -> impl Iterator<Item = Learnt> + use<'_> {
+        self.claims.since(&earlier.claims)
     }
 
-    /// The addresses given up after `earlier`, and the last claim to another one.
+    /// The addresses given up after `earlier`, and the claims to others, each once.
     pub fn since6(&self, earlier: &Conflicts) -> impl Iterator<Item = Conflict6> + use<'_> {
         self.given_up.since(&earlier.given_up).chain(self.claims6.since(&earlier.claims6))
     }
@@ -114,15 +126,26 @@ mod tests {
     }
 
     #[test]
-    fn of_claims_the_last_one_is_told_again_when_it_comes_again() {
+    fn each_claim_is_named_once_and_again_when_it_comes_again() {
         let mut heard = Conflicts::default();
-        let claim = |address| Learnt { interface: InterfaceId(0), address, station: MacAddress([2; 6]) };
-        heard.note(claim(7));
-        heard.note(claim(8));
-        let reported = heard;
-        assert_eq!(heard.since(&Conflicts::default()), Some(claim(8)));
-        assert_eq!(heard.since(&reported), None);
-        heard.note(claim(8));
-        assert_eq!(heard.since(&reported), Some(claim(8)));
+        let arp = |address| Learnt { interface: InterfaceId(0), address, station: MacAddress([2; 6]) };
+        let since = |heard: &Conflicts, earlier: &Conflicts| heard.since(earlier).collect::<Vec<_>>();
+        heard.note(arp(9));
+        // A station that repeats its claims hides no other.
+        for _ in 0..50 {
+            heard.note(arp(7));
+            heard.note(arp(8));
+            heard.note6(claim(10, false));
+        }
+        heard.note6(claim(11, false));
+        let (none, reported) = (Conflicts::default(), heard);
+        assert_eq!(since(&heard, &none), [arp(9), arp(7), arp(8)]);
+        assert_eq!(addresses(&heard, &none), [10, 11]);
+        assert_eq!((since(&heard, &reported), addresses(&heard, &reported)), (vec![], vec![]));
+        heard.note(arp(8));
+        assert_eq!(since(&heard, &reported), [arp(8)]);
+        // With more than are kept, the oldest go.
+        (20..40).for_each(|address| heard.note(arp(address)));
+        assert_eq!(since(&heard, &none), (24..40).map(arp).collect::<Vec<_>>());
     }
 }

@@ -77,13 +77,6 @@ pub enum News {
     Learnt(Learnt),
     /// A station was learned by Neighbor Discovery.
     Learnt6(Learnt6),
-    /// Another station has an own IPv6 address.
-    Duplicate6 {
-        /// Interface it is on.
-        interface: InterfaceId,
-        /// The address, in host bit order.
-        address: u128,
-    },
 }
 
 /// One worker's ends of all rings. There is none at its own index.

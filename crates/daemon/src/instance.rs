@@ -28,6 +28,7 @@ use crate::change::Live;
 use crate::clock::Clock;
 use crate::event_log::EventLogView;
 use crate::event_log::names_in;
+use crate::ipv6::OwnAddresses;
 use crate::links::InterfaceLink;
 use crate::mailbox::Asker;
 use crate::mailbox::Listed;
@@ -120,6 +121,7 @@ pub struct Instance {
     /// The latest lookups of the process for SNMP, over all its connections.
     pub(crate) recorded_of_snmp: Mutex<Recorded>,
     routing: OnceLock<Arc<Routing>>,
+    own_addresses: OnceLock<Arc<OwnAddresses>>,
     below: Mutex<Below>,
 }
 
@@ -148,6 +150,7 @@ impl Instance {
             audit: OnceLock::new(),
             recorded_of_snmp: Mutex::default(),
             routing: OnceLock::new(),
+            own_addresses: OnceLock::new(),
             below: Mutex::new(below),
         }
     }
@@ -226,6 +229,17 @@ impl Instance {
     /// Routes of the kernel, if any port has a device there.
     pub fn routing(&self) -> Option<&Arc<Routing>> {
         self.routing.get()
+    }
+
+    /// Sets the own IPv6 addresses, once at the start.
+    pub fn set_own_addresses(&self, own: Arc<OwnAddresses>) {
+        // As with the event log.
+        let _ = self.own_addresses.set(own);
+    }
+
+    /// The own IPv6 addresses, and whether they may be used.
+    pub fn own_addresses(&self) -> Option<&Arc<OwnAddresses>> {
+        self.own_addresses.get()
     }
 
     /// The devices of the kernel that ports are on top of.

@@ -4,15 +4,17 @@
 //! Natrix is a host on its IPv6 links so far: it answers for its addresses and forwards nothing. A
 //! frame with IPv6 leaves the burst in `Worker::take_frame`, so packets of IPv4 do not pass here.
 //!
-//! The first worker that can send on an interface probes for duplicates there. All workers keep
-//! their own clock of it, and hear of a duplicate through [`News`].
+//! The first worker that can send on an interface probes for duplicates there. All workers follow
+//! what it, or any of them, finds out ([`OwnAddresses`]).
 
 pub mod node;
+pub mod own;
 mod send;
 
 use nat::types::InterfaceId;
 pub use node::Learnt6;
 pub use node::Node;
+pub use own::OwnAddresses;
 use wire::ethernet::MacAddress;
 
 /// Another station has or claims an own address.

@@ -4,6 +4,7 @@
 //! The asking thread allocates the memory, which comes back with the answer.
 
 use core::net::IpAddr;
+use core::net::Ipv6Addr;
 use std::sync::Arc;
 
 use mem::ring;
@@ -14,10 +15,13 @@ use nat::Counters;
 use nat::Instant;
 use nat::Protocol;
 use nat::Shared;
+use nat::Verdict;
 use nat::change::Reshape;
 use nat::event::EventCounters;
+use nat::types::AddressUse;
 use nat::types::Endpoint;
 use nat::types::Facing;
+use nat::types::InterfaceId;
 use nat::view::ExpectationView;
 use nat::view::Explanation;
 use nat::view::Filter;
@@ -27,14 +31,17 @@ use nat::view::MappingView;
 use nat::view::Onward;
 use nat::view::Query;
 use nat::view::SessionView;
+use nat::view::Step;
 use nat::view::SubscriberView;
 use packet_io::Io;
 use packet_io::PortIndex;
 use packet_io::PortStatistics;
+use wire::ipv6::Ipv6;
 
 use crate::adoption::Adoption;
 use crate::adoption::Expectation;
 use crate::conflict::Conflicts;
+use crate::ipv6::own::OwnAddress;
 use crate::kernel::end::KernelCounters;
 use crate::neighbour::AnyView;
 use crate::neighbour::RouterView;
@@ -312,7 +319,9 @@ impl<I: Io> Worker<I> {
             }
             Question::Explain { from, onward, packet, .. } => {
                 let explanation = Some(match onward {
-                    None => self.shard.explain(now, from, &packet),
+                    None => {
+                        self.explain_as_host(from, &packet).unwrap_or_else(|| self.shard.explain(now, from, &packet))
+                    }
                     Some(onward) => self.shard.explain_onward(now, onward, &packet),
                 });
                 Question::Explain { from, onward, packet, explanation }
@@ -346,6 +355,24 @@ impl<I: Io> Worker<I> {
                 Question::TraceStop(id)
             }
         }
+    }
+
+    /// An IPv6 packet to Natrix as a host, which the shard does not see. `None` for another packet.
+    fn explain_as_host(&self, from: Facing, packet: &[u8]) -> Option<Explanation> {
+        let address = Ipv6Addr::from_bits(Ipv6::new_checked(packet).ok()?.destination());
+        let (shared, node) = (self.shard.shared(), &self.outlet.node);
+        let faces = (0..).map(InterfaceId).zip(&shared.settings().interfaces).filter(|(_, one)| one.facing() == from);
+        let mut taken = faces.filter(|(id, _)| !shared.takes_ipv6(*id, packet));
+        let (interface, verdict) = taken.find_map(|(id, _)| Some((id, node.foretell(id, packet)?)))?;
+        let mut steps = vec![Step::OwnAddress6(address)];
+        if verdict == Verdict::AddressNotUsed {
+            let mut all = node.own_addresses().all().iter().filter(|own| own.address == address.to_bits());
+            let now = all.find(|own| own.now() != AddressUse::Preferred).map(OwnAddress::now);
+            steps.extend(now.map(|now| Step::AddressNotUsed { address, now }));
+        }
+        let is_for_kernel = self.outlet.has_kernel(interface) && node.is_for_kernel(interface, address.to_bits());
+        let verdict = if is_for_kernel { Verdict::LocalKernel } else { verdict };
+        Some(Explanation { steps, verdict, source_after: None, destination_after: None, onward: None })
     }
 
     /// Copies all numbers.

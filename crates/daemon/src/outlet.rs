@@ -156,8 +156,7 @@ impl<I: Io> Outlet<I> {
             let sender = if can_transmit { None } else { ends.senders.get(port).copied().flatten() };
             Queue { burst: Burst::new(), marks: [Mark::default(); BURST_MAX], sender }
         });
-        let station_of = |interface| links.link(interface).map(|link| links.station(link.port));
-        let node = Node::new(settings, shared.live_routes(), station_of, &announces, secret);
+        let node = Node::new(settings, shared.live_routes(), &ends.own, &announces, secret);
         let mut outlet = Outlet {
             has_ipv6: !node.is_off(),
             neighbours6: Neighbours::new(if node.is_off() { LIMITS6_OFF } else { LIMITS6 }, secret),

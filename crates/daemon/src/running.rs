@@ -17,6 +17,7 @@ use nat::BuildError;
 use nat::Shared;
 use nat::Verdict;
 use nat::event::BackPressure;
+use nat::types::AddressUse;
 use nat::verdict::VerdictKind;
 use packet_io::Io;
 use packet_io::PortIndex;
@@ -38,6 +39,7 @@ use crate::http_group::users_without_group;
 use crate::instance::Description;
 use crate::instance::Instance;
 use crate::instance::PortDescription;
+use crate::ipv6::OwnAddresses;
 use crate::kernel;
 use crate::kernel::setup::Devices;
 use crate::kernel::setup::SetupError;
@@ -176,6 +178,14 @@ impl Running {
             .map(|port| ios.iter().position(|io| io.can_transmit(PortIndex(port as u16))).unwrap_or(0))
             .collect();
         let mut workers = build_workers(&shared, &links, ios, &WorkerOptions::default(), secret, clock.now())?;
+        let own = workers.first().map(|worker| Arc::clone(worker.own_addresses()));
+        let own = own.ok_or_else(|| system("workers")(io::Error::other("none")))?;
+        for (interface, _) in &devices.interfaces {
+            // Until the kernel has said that no other station has them.
+            for address in own.of(*interface) {
+                own.set(*interface, address.address, AddressUse::Tentative);
+            }
+        }
         let event_log = event_log::start(config, workers.len(), clock, version)?;
         let (exporter, event_log, rings, opened) = match event_log {
             Some(Started { exporter, view, rings, opened, is_last_end_lost, damage, notices }) => {
@@ -215,6 +225,7 @@ impl Running {
         if let Some(sinks) = sinks {
             instance.set_sinks(sinks);
         }
+        instance.set_own_addresses(Arc::clone(&own));
         instance.set_audit(Audit::new(config.control.audit.clone()));
         let path = config_path.display().to_string();
         instance.set_live(Live { config: config.clone(), started: path.clone(), path, previous: None, log });
@@ -235,7 +246,7 @@ impl Running {
         let record = Record::beside(&config.control.socket);
         let keeper = match devices.interfaces.is_empty() {
             true => None,
-            false => Some(start_keeper(&instance, (devices, record), log).map_err(system("routes thread"))?),
+            false => Some(start_keeper(&instance, own, (devices, record), log).map_err(system("routes thread"))?),
         };
         let server = Server::start(socket, Arc::clone(&instance), log).map_err(system("control thread"))?;
         let ticker = Ticker::start(Arc::clone(&instance), log).map_err(system("rates thread"))?;
@@ -292,7 +303,12 @@ impl Running {
 }
 
 /// Starts the thread that follows the kernel's routes and announces the pools.
-fn start_keeper(instance: &Arc<Instance>, kernel: (Devices, Record), log: Log) -> io::Result<Keeper> {
+fn start_keeper(
+    instance: &Arc<Instance>,
+    own: Arc<OwnAddresses>,
+    kernel: (Devices, Record),
+    log: Log,
+) -> io::Result<Keeper> {
     let routing = Arc::new(Routing::new(&instance.shared()));
     instance.set_routing(Arc::clone(&routing));
     let (of_shared, of_health) = (Arc::clone(instance), Arc::clone(instance));
@@ -319,7 +335,7 @@ fn start_keeper(instance: &Arc<Instance>, kernel: (Devices, Record), log: Log) -
             log_healthy: !refuses || !failed(),
         }
     };
-    Keeper::start(routing, move || of_shared.shared(), health, kernel, log)
+    Keeper::start((routing, own), move || of_shared.shared(), health, kernel, log)
 }
 
 /// Restores what port control granted before, and keeps what it grants from now on. Without the

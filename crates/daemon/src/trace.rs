@@ -31,6 +31,7 @@ use packet_io::Buffer;
 use packet_io::Io;
 use wire::ethernet::ETHER_TYPE_IPV4;
 use wire::ethernet::ETHER_TYPE_IPV6;
+use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
 use wire::ethernet::TAGGED_HEADER_LENGTH;
 use wire::field;
@@ -163,6 +164,13 @@ impl Flow {
     /// Reads a packet; None if it has no IP header.
     pub fn of(packet: &[u8]) -> Option<Flow> {
         if packet.first()? >> 4 == 6 { Flow::of_ipv6(packet) } else { Flow::of_ipv4(packet) }
+    }
+
+    /// Reads the packet of a frame; None if it has none, or no IP header.
+    fn in_frame(frame: &[u8]) -> Option<Flow> {
+        let header = LinkHeader::parse(frame).ok()?;
+        let is_ip = matches!(header.ether_type, ETHER_TYPE_IPV4 | ETHER_TYPE_IPV6);
+        Flow::of(frame.get(header.payload_offset()..)?).filter(|_| is_ip)
     }
 
     fn of_ipv4(packet: &[u8]) -> Option<Flow> {
@@ -402,8 +410,9 @@ impl Tracer {
 
     /// Records a frame that ended at the link layer.
     pub(crate) fn record_link(&mut self, now: Instant, interface: Option<InterfaceId>, frame: &[u8], verdict: Verdict) {
+        let flow = Flow::in_frame(frame);
         for tap in &mut self.taps {
-            if !tap.filter.matches(interface, verdict, None, None) {
+            if !tap.filter.matches(interface, verdict, flow, None) {
                 continue;
             }
             let Some(mut record) = tap.take_empty() else { continue };

@@ -51,6 +51,7 @@ use crate::crossing::Crossing;
 use crate::crossing::Crossings;
 use crate::crossing::News;
 use crate::crossing::mesh;
+use crate::ipv6::OwnAddresses;
 use crate::kernel::KernelEnd;
 use crate::links::InterfaceLink;
 use crate::links::Links;
@@ -186,20 +187,23 @@ pub fn build_workers<I: Io>(
         })
         .collect();
     let settings = Arc::new(shared.settings().clone());
+    // Offline there is no station that could have an address.
+    let prober = |interface: InterfaceId| {
+        let link = links.link(interface).filter(|_| options.mode == LinkMode::Live);
+        link.and_then(|link| capable.get(link.port.index())).and_then(|able| able.first()).copied()
+    };
+    let station_of = |interface| links.link(interface).map(|link| links.station(link.port));
+    let own = Arc::new(OwnAddresses::new(&settings, station_of, |interface| prober(interface).is_some()));
     let crossings = mesh::<I::Buffer>(ios.len(), options.ring_packets);
     let mut workers = Vec::with_capacity(ios.len());
     for (index, (io, crossings)) in ios.into_iter().zip(crossings).enumerate() {
         let id = WorkerId(index as u8);
         let senders: Vec<Option<WorkerId>> =
             capable.iter().map(|able| able.get(index.checked_rem(able.len()).unwrap_or(0)).copied()).collect();
-        let announces = |interface: InterfaceId| {
-            let link = links.link(interface).filter(|_| options.mode == LinkMode::Live);
-            let first = link.and_then(|link| capable.get(link.port.index())).and_then(|able| able.first());
-            first == Some(&id)
-        };
+        let announces = |interface: InterfaceId| prober(interface) == Some(id);
         let secret = secret_of(secret, index as u64);
         let shard = Shard::new(Arc::clone(shared), id, secret)?;
-        let ends = Ends { crossings, senders };
+        let ends = Ends { crossings, senders, own: Arc::clone(&own) };
         let outlet = Outlet::new(io, &links, shared, &settings, ends, announces, options, secret[0], now);
         workers.push(Worker {
             id,
@@ -227,6 +231,8 @@ pub(crate) struct Ends<B> {
     pub(crate) crossings: Crossings<B>,
     /// Per port, the worker that sends there when this one cannot.
     pub(crate) senders: Vec<Option<WorkerId>>,
+    /// Whether own IPv6 addresses may be used.
+    pub(crate) own: Arc<OwnAddresses>,
 }
 
 /// Independent secrets for each worker from one (the output function of SplitMix64).
@@ -340,6 +346,7 @@ impl<I: Io> Worker<I> {
     pub fn poll(&mut self, now: Instant) -> usize {
         self.outlet.now = now;
         self.follow_routes();
+        self.follow_addresses();
         let mut taken = self.take_from_rings(now);
         if self.receiving {
             for port in 0..self.outlet.links.port_count() {
@@ -350,9 +357,6 @@ impl<I: Io> Worker<I> {
             taken += self.outlet.take_from_kernel();
         }
         self.outlet.maintain();
-        while let Some((interface, address)) = self.outlet.node.next_given_up() {
-            self.shard.give_up_address(interface, address);
-        }
         self.shard.maintain(now, &mut self.outlet);
         self.outlet.flush_all();
         self.settle();
@@ -376,6 +380,22 @@ impl<I: Io> Worker<I> {
         }
         live.report(self.id.index(), generation);
         self.live_seen = (generation, version);
+    }
+
+    /// Gives the shard what has changed of own IPv6 addresses, before it sees the next packet.
+    #[inline]
+    fn follow_addresses(&mut self) {
+        self.outlet.node.follow();
+        if self.outlet.node.take_changed() {
+            for (interface, address, now) in self.outlet.node.uses() {
+                self.shard.set_address_use(interface, address, now);
+            }
+        }
+    }
+
+    /// What all threads know of the own IPv6 addresses.
+    pub const fn own_addresses(&self) -> &Arc<OwnAddresses> {
+        self.outlet.node.own_addresses()
     }
 
     /// Where the kernel's frames come from and go to.
@@ -407,7 +427,6 @@ impl<I: Io> Worker<I> {
                         self.outlet.learn(interface, address, station);
                     }
                     Some(News::Learnt6(learnt)) => self.outlet.learn6(learnt),
-                    Some(News::Duplicate6 { interface, address }) => self.outlet.node.give_up(interface, address),
                 }
             }
             for _ in 0..RING_ITEMS_MAX {

@@ -384,7 +384,7 @@ fn a_refused_subscriber_is_shown_found_and_later_served() {
         assert!(begin.elapsed() < PATIENCE, "five refusals: {refused:?}");
         thread::sleep(Duration::from_millis(2));
     };
-    assert_eq!((refused.len(), refused[0].address, refused[0].refused_only), (1, of, true));
+    assert_eq!((refused.len(), refused[0].address, refused[0].refused_only), (1, Some(of), true));
     assert_eq!((refused[0].class.as_deref(), refused[0].mappings.total()), (Some("none"), 0));
     assert_eq!(one.status().subscribers, 8, "it is not counted among the subscribers with mappings");
     let all = control::Find { address: of.into(), port: None, protocol: None, vrf: None, limit: None, cursor: None };

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use daemon::ipv6::Node;
+use daemon::ipv6::OwnAddresses;
 use daemon::ipv6::node::Outcome6;
 use daemon::neighbour::Action;
 use daemon::neighbour::NeighbourLimits;
@@ -86,8 +88,9 @@ pub fn ndp(bytes: &[u8]) {
     let own = vec![v6(OWN6), link_local];
     let groups = own.iter().map(|address| ipv6::solicited_node(*address));
     let addresses = own.iter().copied().chain(groups).chain(OTHERS.iter().map(|other| v6(other))).collect();
+    let addresses_of_node = OwnAddresses::new(&settings6(), |_| Some(STATION), |_| true);
     let mut run = Run {
-        node: Node::new(&settings6(), None, |_| Some(STATION), |_| true, 0x5eed),
+        node: Node::new(&settings6(), None, &Arc::new(addresses_of_node), |_| true, 0x5eed),
         cache: Neighbours::new(LIMITS, 0x5eed),
         now: Instant::ORIGIN,
         addresses,
@@ -209,10 +212,12 @@ impl Run {
             Outcome6::Claimed(address) => {
                 assert!(message.is_ok() && self.announced.contains(&address), "{packet:02x?}");
             }
-            Outcome6::Echo => {
+            Outcome6::Echo { offset } => {
                 let view = Ipv6::new_unchecked(packet);
-                assert_eq!(view.payload().first(), Some(&icmp6::TYPE_ECHO_REQUEST));
+                assert_eq!(packet.get(offset), Some(&icmp6::TYPE_ECHO_REQUEST));
                 assert!(self.own.contains(&view.destination()) && view.source() != 0, "{packet:02x?}");
+                let is_own = self.own.contains(&view.source()) && !self.given_up.contains(&view.source());
+                assert!(!is_own, "an answer to an own address: {packet:02x?}");
             }
             Outcome6::Error(_) => {
                 assert!(own_icmp6::may_answer(packet) && !is_group, "{packet:02x?}");

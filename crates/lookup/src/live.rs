@@ -18,6 +18,7 @@ use control::List;
 use control::Mapping;
 use control::Page;
 use control::Place;
+use control::Refused;
 use control::Session;
 use control::Subscriber;
 use nat::Protocol;
@@ -95,6 +96,12 @@ fn named(inside: Ipv4Addr, host: Option<&Host>) -> String {
 /// As people know it.
 fn endpoint_named(inside: SocketAddrV4, host: Option<&Host>) -> String {
     host.map_or_else(|| inside.to_string(), |host| host.endpoint(inside.port()))
+}
+
+/// The end of a sentence about a subscriber.
+fn refusals_of(refused: &Refused) -> String {
+    let causes: Vec<String> = refused.causes().map(|(cause, count)| format!("{cause} {count}")).collect();
+    if causes.is_empty() { String::new() } else { format!("; refused packets: {}", causes.join(", ")) }
 }
 
 /// A page of the holders of an endpoint, or of the users of an address. The first page has an

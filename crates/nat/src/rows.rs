@@ -149,7 +149,7 @@ pub struct SessionView {
 pub struct SubscriberView {
     /// `None` for IPv4.
     pub host: Option<HostView>,
-    /// Internal address.
+    /// Internal address; unspecified for a prefix of IPv6 hosts that has no number.
     pub address: Ipv4Addr,
     /// Inside realm.
     pub realm: RealmId,

@@ -25,6 +25,7 @@ use crate::state::grant_record::GrantRecord;
 use crate::state::host::worker_of_number;
 use crate::steps::view::View;
 use crate::time::Instant;
+use crate::types::AddressUse;
 use crate::types::InterfaceId;
 use crate::types::WorkerId;
 use crate::types::is_host_number;
@@ -134,9 +135,10 @@ impl Shard {
         self.path.ledger.events.follow(opened);
     }
 
-    /// Another station has this IPv6 address of an interface, so nothing is sent from it any more.
-    pub fn give_up_address(&mut self, interface: InterfaceId, address: u128) {
-        self.path.give_up_address(interface, address);
+    /// Whether this IPv6 address of an interface may be used from now on. Until the first call it
+    /// may.
+    pub fn set_address_use(&mut self, interface: InterfaceId, address: u128, now: AddressUse) {
+        self.path.set_address_use(interface, address, now);
     }
 
     /// Writes each change into `ring`.

@@ -106,6 +106,18 @@ impl Side {
     }
 }
 
+/// Whether an own IPv6 address may be used (RFC 4862 §2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum AddressUse {
+    /// It is not known yet whether another station has it.
+    Tentative = 0,
+    /// No other station has it.
+    Preferred = 1,
+    /// Another station has it.
+    Duplicate = 2,
+}
+
 /// From here on, internal addresses are numbers of IPv6 hosts (`state/host.rs`): no IPv4 host may
 /// have them (RFC 1112, RFC 6890).
 pub const HOSTS_FIRST: u32 = 0xe000_0000;

@@ -113,7 +113,7 @@ verdicts! {
     LogFull, "log_full", Dropped, "The event log cannot be written fast enough, and no new mapping is created without its record ([log] back_pressure).";
     FragmentTiny, "fragment_tiny", Dropped, "First fragment too short for the transport header, or a second one that overlaps the header (RFC 1858, RFC 3128).";
     FragmentOverlap, "fragment_overlap", Dropped, "Fragment overlaps another one of its datagram; the whole datagram is dropped.";
-    FragmentMalformed, "fragment_malformed", Dropped, "Fragment with impossible offset or length.";
+    FragmentMalformed, "fragment_malformed", Dropped, "Fragment with impossible offset or length, or of a datagram whose fragments disagree about congestion marks (RFC 3168 section 5.3).";
     FragmentTableFull, "fragment_table_full", Dropped, "Too many fragmented datagrams are incomplete.";
     FragmentBuffersFull, "fragment_buffers_full", Dropped, "Too many fragments are waiting for their first fragment.";
     FragmentTimeout, "fragment_timeout", Dropped, "The first fragment did not arrive in time.";
@@ -144,6 +144,7 @@ verdicts! {
     AlgFragment, "alg_fragment", Dropped, "Fragment of a TCP segment in a control session whose sequence numbers a gateway has changed; only whole segments can be translated.";
     ReassemblyFull, "reassembly_full", Dropped, "The reassembly buffers are full: fragments of softwires (RFC 6333 section 5.3), or of UDP without a checksum (RFC 6146).";
     ReassemblyQuota, "reassembly_quota", Dropped, "The source has reached its limit of incomplete datagrams: fragments of softwires, or of UDP without a checksum.";
+    AddressNotUsed, "address_not_used", Dropped, "Needs an own IPv6 address that is not used: another station has it, or Natrix still asks whether one has (RFC 4862 section 5.4).";
 }
 
 /// Counters of one worker. All but gauges only grow.

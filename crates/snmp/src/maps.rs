@@ -193,9 +193,11 @@ impl Maps {
             }
             let subscriber = subscriber?;
             // The IPv4 address beside an IPv6 host is a number of its worker.
-            let (address, prefix_length) = match &subscriber.host {
-                Some(host) => (first_of(host.address, host.prefix_length), host.prefix_length),
-                None => (IpAddr::from(subscriber.address), 32),
+            let (address, prefix_length) = match (&subscriber.host, subscriber.address) {
+                (Some(host), _) => (first_of(host.address, host.prefix_length), host.prefix_length),
+                (None, Some(address)) => (IpAddr::from(address), 32),
+                // Only hosts lack one.
+                (None, None) => continue,
             };
             prefix_length_of_hosts = prefix_length_of_hosts.or(subscriber.host.map(|host| host.prefix_length));
             let (index, since) = indices.of(subscriber.realm, address, now);

@@ -35,6 +35,7 @@ use nat::settings::Nat64;
 use nat::settings::Softwire;
 use nat::settings::Transition;
 use nat::stand_in::Prefix6;
+use nat::types::AddressUse;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
 use nat::types::WorkerId;
@@ -298,10 +299,10 @@ impl Bed6 {
         })
     }
 
-    /// Every worker hears that another station has this address of the inside interface.
-    pub fn give_up_address(&mut self, address: u128) {
+    /// Every worker hears whether this address of the inside interface may be used.
+    pub fn set_address_use(&mut self, address: u128, now: AddressUse) {
         for shard in &mut self.shards {
-            shard.give_up_address(topology::INSIDE, address);
+            shard.set_address_use(topology::INSIDE, address, now);
         }
     }
 

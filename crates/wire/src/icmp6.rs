@@ -69,6 +69,8 @@ pub const CODE_HOP_LIMIT_EXCEEDED: u8 = 0;
 pub const CODE_ERRONEOUS_FIELD: u8 = 0;
 /// Parameter Problem: unrecognized next header.
 pub const CODE_UNKNOWN_NEXT_HEADER: u8 = 1;
+/// Code of a Parameter Problem: an unknown option.
+pub const CODE_UNKNOWN_OPTION: u8 = 2;
 
 /// True for errors, which quote a packet: the types with a high bit of 0 (RFC 4443 §2.1).
 #[inline]

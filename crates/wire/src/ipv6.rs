@@ -44,6 +44,9 @@ pub const HEADER_NONE: u8 = 59;
 /// Next header: destination options.
 pub const HEADER_DESTINATION_OPTIONS: u8 = 60;
 
+/// The one option without a length.
+const OPTION_PAD1: u8 = 0;
+
 /// Extension headers that [`chain`] follows at most. RFC 8504 §5.3 lets a node limit them.
 pub const EXTENSIONS_MAX: usize = 8;
 
@@ -297,6 +300,34 @@ impl core::error::Error for ChainFault {}
 /// [`ChainFault`]. The header that was not followed may itself be cut short.
 #[inline]
 pub fn chain(packet: &[u8]) -> Result<Chain, ChainFault> {
+    walk::<STOP>(packet)
+}
+
+/// As [`chain`], for the destination of the packet: also follows what is behind the Fragment header
+/// of a packet that is whole (RFC 6946 §4).
+///
+/// # Errors
+/// As [`chain`].
+pub fn chain_at_destination(packet: &[u8]) -> Result<Chain, ChainFault> {
+    walk::<THROUGH_ATOMIC>(packet)
+}
+
+/// As [`chain`], as far as the packet shows: also behind the Fragment header of a first fragment.
+///
+/// # Errors
+/// As [`chain`].
+pub fn chain_to_transport(packet: &[u8]) -> Result<Chain, ChainFault> {
+    walk::<THROUGH_FIRST>(packet)
+}
+
+/// Where [`walk`] stops: at each Fragment header, at those of fragments, at those of later
+/// fragments.
+const STOP: u8 = 0;
+const THROUGH_ATOMIC: u8 = 1;
+const THROUGH_FIRST: u8 = 2;
+
+#[inline(always)]
+fn walk<const FRAGMENTS: u8>(packet: &[u8]) -> Result<Chain, ChainFault> {
     let mut chain = Chain {
         protocol: field::u8_at(packet, NEXT_HEADER_OFFSET),
         offset: HEADER_LENGTH,
@@ -320,17 +351,63 @@ pub fn chain(packet: &[u8]) -> Result<Chain, ChainFault> {
             let at = chain.offset + 3;
             chain.segments_left = (field::u8_at(packet, at) != 0).then_some(at);
         }
-        if chain.protocol == HEADER_FRAGMENT {
+        let is_fragment = chain.protocol == HEADER_FRAGMENT;
+        if is_fragment {
             chain.fragment = Some(Fragment::at(packet, chain.offset));
         }
         chain.protocol = field::u8_at(packet, chain.offset);
         chain.number_offset = chain.offset;
         chain.offset += length;
-        if chain.fragment.is_some() {
+        let goes_on = |fragment: Fragment| match FRAGMENTS {
+            THROUGH_ATOMIC => fragment.is_atomic(),
+            THROUGH_FIRST => fragment.offset == 0,
+            _ => false,
+        };
+        if is_fragment && !chain.fragment.is_some_and(goes_on) {
             return Ok(chain);
         }
     }
     Err(ChainFault::TooMany)
+}
+
+/// An option that its destination does not know, and because of which it must not take the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownOption {
+    /// Where it stands in the packet, for a Parameter Problem.
+    pub offset: usize,
+    /// The source wants to know (RFC 8200 §4.2).
+    pub is_reported: bool,
+}
+
+/// The first such option in the headers that [`chain_at_destination`] follows. Padding and Router
+/// Alert may stay, as all that may be skipped.
+#[must_use]
+pub fn unknown_option(packet: &[u8]) -> Option<UnknownOption> {
+    let (mut header, mut offset) = (field::u8_at(packet, NEXT_HEADER_OFFSET), HEADER_LENGTH);
+    for _ in 0..=EXTENSIONS_MAX {
+        let length = match header {
+            HEADER_HOP_BY_HOP | HEADER_ROUTING | HEADER_DESTINATION_OPTIONS => {
+                (usize::from(field::u8_at(packet, offset + 1)) + 1) * 8
+            }
+            HEADER_FRAGMENT if Fragment::at(packet, offset).is_atomic() => FRAGMENT_HEADER_LENGTH,
+            _ => return None,
+        };
+        if header == HEADER_HOP_BY_HOP || header == HEADER_DESTINATION_OPTIONS {
+            let mut at = offset + 2;
+            while at < offset + length {
+                let kind = field::u8_at(packet, at);
+                let end = if kind == OPTION_PAD1 { at + 1 } else { at + 2 + usize::from(field::u8_at(packet, at + 1)) };
+                // One that reaches beyond its header is in no rule: the packet is discarded.
+                if kind >> 6 != 0 || end > offset + length {
+                    return Some(UnknownOption { offset: at, is_reported: kind >> 6 > 1 });
+                }
+                at = end;
+            }
+        }
+        header = field::u8_at(packet, offset);
+        offset += length;
+    }
+    None
 }
 
 /// The solicited-node multicast address of an address (RFC 4291 §2.7.1).

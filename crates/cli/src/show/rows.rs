@@ -51,7 +51,7 @@ impl Row for Interface {
             self.name.clone(),
             self.side.to_string(),
             if self.link_up { "up" } else { "down" }.to_owned(),
-            self.addresses.join(","),
+            marked_addresses(self),
             self.mtu_bytes.to_string(),
             human::or_dash(self.vlan),
             self.mac.clone(),
@@ -62,6 +62,18 @@ impl Row for Interface {
             self.driver.clone(),
         ]
     }
+}
+
+/// All addresses, and which of them are not used.
+fn marked_addresses(interface: &Interface) -> String {
+    let Interface { addresses, duplicate_addresses: duplicate, tentative_addresses: tentative, .. } = interface;
+    let others = duplicate.iter().filter(|address| !addresses.contains(address));
+    let marked = addresses.iter().chain(others).map(|address| match address {
+        _ if duplicate.contains(address) => format!("{address} (duplicate)"),
+        _ if tentative.contains(address) => format!("{address} (tentative)"),
+        _ => address.clone(),
+    });
+    marked.collect::<Vec<_>>().join(",")
 }
 
 /// `used of total` of the transport with the fewest free ports.
@@ -169,7 +181,7 @@ impl Row for Subscriber {
 
     fn cells(&self) -> Vec<String> {
         vec![
-            human::in_vrf(&self.vrf, self.host.map_or_else(|| self.address.to_string(), |host| host.to_string())),
+            human::in_vrf(&self.vrf, self.host.map_or_else(|| human::or_dash(self.address), |host| host.to_string())),
             human::or_dash(self.external_address),
             match &self.other_pool {
                 _ if self.offender => format!("{} (penalty)", self.pool),

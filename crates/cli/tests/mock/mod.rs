@@ -96,7 +96,7 @@ fn candidate(reply: &Reply) -> Candidate<'_> {
             host: Some(session.host.map(|host| host.address)),
         },
         Reply::Subscriber(subscriber) => Candidate {
-            internal: Some(subscriber.address),
+            internal: subscriber.address,
             external: subscriber.external_address,
             pool: Some(&subscriber.pool),
             worker: Some(subscriber.worker),

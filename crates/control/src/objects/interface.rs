@@ -21,6 +21,14 @@ pub struct Interface {
     pub mac: String,
     /// Own addresses, `192.0.2.1/24`.
     pub addresses: Vec<String>,
+    /// IPv6 addresses that are not used because another station has them; perhaps the link-local
+    /// one, which is not among `addresses`.
+    #[serde(default)]
+    pub duplicate_addresses: Vec<String>,
+    /// IPv6 addresses that are not used yet because Natrix, or the kernel, still asks whether
+    /// another station has them.
+    #[serde(default)]
+    pub tentative_addresses: Vec<String>,
     /// Largest IP packet it carries.
     pub mtu_bytes: u16,
     /// 802.1Q tag.

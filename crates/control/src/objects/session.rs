@@ -81,9 +81,10 @@ pub struct OwnPorts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Subscriber {
-    /// Internal address.
-    #[cfg_attr(feature = "openapi", schema(value_type = String))]
-    pub address: Ipv4Addr,
+    /// Internal address; null for a prefix of IPv6 hosts that has no number, because all its
+    /// packets were refused.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub address: Option<Ipv4Addr>,
     /// The IPv6 host that the internal address is the number of; absent for an IPv4 host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<Host>,

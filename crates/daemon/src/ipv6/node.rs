@@ -10,9 +10,12 @@ use nat::Verdict;
 use nat::own_icmp6::Problem;
 use nat::random::KeyedHash;
 use nat::rate_limit::RateLimit;
+use nat::rate_limit::Rates;
 use nat::routes::live::LiveRoutes;
 use nat::settings::IcmpPolicy;
+use nat::settings::Nat64;
 use nat::settings::Route6;
+use nat::types::AddressUse;
 use nat::types::Facing;
 use nat::types::InterfaceId;
 use nat::types::Side;
@@ -28,11 +31,15 @@ use wire::listener::Record;
 use wire::neighbour::Kind;
 use wire::neighbour::Message;
 
+use crate::ipv6::own::OwnAddresses;
 use crate::routing::rib::Table;
 
 /// How long a probe may stay unanswered before an address is used (RFC 4862 §5.4: one probe, and
 /// RetransTimer of RFC 4861 §10).
 const PROBE_TIME: Duration = Duration::from_secs(1);
+/// Echo replies of a worker: all, and those to one /64 by one station. On a link, hosts have a
+/// common /64, so a flood of one of them leaves those of others.
+const ECHO_RATES: Rates = Rates { total: 10_000, each: 1_000 };
 /// Answers to queries are spread over this time at most, or less if the querier says so.
 const REPORT_DELAY_MAX_MS: u32 = 1_000;
 /// ff02::1 and ff02::2.
@@ -41,24 +48,19 @@ const ALL_ROUTERS: u128 = 0xff02 << 112 | 2;
 /// ::1.
 const LOOPBACK: u128 = 1;
 
-/// Whether an address may be used (RFC 4862 §2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Its probe was not sent yet.
-    Unprobed,
-    /// Another station may have it; until then.
-    Tentative(Instant),
-    /// Ours.
-    Preferred,
-    /// Another station has it.
-    Duplicate,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Own {
     address: u128,
     prefix_length: u8,
-    state: State,
+    now: AddressUse,
+    /// When the probe that this worker has sent is over.
+    probed_until: Option<Instant>,
+}
+
+impl Own {
+    fn is_usable(&self) -> bool {
+        self.now == AddressUse::Preferred
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -103,8 +105,11 @@ pub enum Outcome6 {
     Duplicate(u128),
     /// Another station claims an own address that stays in use.
     Claimed(u128),
-    /// Send the packet back as an echo reply.
-    Echo,
+    /// Send an echo reply to the message that begins at `offset` of the packet.
+    Echo {
+        /// Behind all extension headers.
+        offset: usize,
+    },
     /// Send an ICMPv6 error about the packet.
     Error(Problem),
 }
@@ -156,6 +161,12 @@ pub struct Report {
 #[derive(Debug)]
 pub struct Node {
     links: Vec<Link>,
+    /// What all workers know of the addresses in `links`.
+    own: Arc<OwnAddresses>,
+    /// The version of `own` that `links` has.
+    seen: u32,
+    /// An address has changed since [`Node::take_changed`].
+    has_changed: bool,
     /// Longest prefix first. Empty with routes of the kernel.
     routes: Vec<Route6>,
     /// Routes of the kernel, and those of the configuration among them.
@@ -163,25 +174,26 @@ pub struct Node {
     /// Bits of the prefix of a subscriber, who keeps one of several next hops.
     subscriber_bits: u8,
     limit: RateLimit,
+    echo_limit: RateLimit,
     answers_echo: bool,
     errors_to: [bool; 2],
-    /// Where softwires end. They are for the NAT, pings for the node.
+    /// Where softwires end. They are for the NAT, all else for the node.
     aftrs: Vec<(Facing, u128)>,
-    /// No address waits for the end of its probe.
+    /// No packet comes from the addresses of these prefixes.
+    nat64: Vec<Nat64>,
+    /// No address waits for the probe of this worker.
     is_settled: bool,
     /// A report is due, at once or later.
     has_reports: bool,
-    /// Addresses that were given up and have not been asked for.
-    given_up: Vec<(InterfaceId, u128)>,
     hash: KeyedHash,
 }
 
 impl Node {
-    /// Takes the addresses from the settings. `station_of` gives the station of an interface.
+    /// `probes_on` is true if this worker probes on an interface.
     pub fn new(
         settings: &Settings,
         live: Option<&Arc<LiveRoutes>>,
-        station_of: impl Fn(InterfaceId) -> Option<MacAddress>,
+        own: &Arc<OwnAddresses>,
         probes_on: impl Fn(InterfaceId) -> bool,
         secret: u64,
     ) -> Node {
@@ -189,43 +201,39 @@ impl Node {
         for (index, interface) in settings.interfaces.iter().enumerate() {
             let id = InterfaceId(index as u16);
             let has_kernel = settings.kernel_interfaces.contains(&id);
-            // The kernel probes for itself.
-            let state = if has_kernel { State::Preferred } else { State::Unprobed };
-            let addresses = settings.ipv6.addresses.iter().filter(|own| own.interface == id);
-            let mut own: Vec<Own> = addresses
-                .map(|own| (own.address.to_bits(), own.prefix_length))
-                .map(|(address, prefix_length)| Own { address, prefix_length, state })
-                .collect();
-            if !own.is_empty()
-                && let Some(station) = station_of(id)
-            {
-                let address = ipv6::link_local_of(station.0);
-                own.insert(0, Own { address, prefix_length: 64, state });
-            }
+            let of_link = own.of(id).map(|own| Own {
+                address: own.address,
+                prefix_length: own.prefix_length,
+                now: own.now(),
+                probed_until: None,
+            });
+            let of_link: Vec<Own> = of_link.collect();
             let probes = probes_on(id);
             // RFC 4862 §5.4.2: the groups are joined before the first probe.
-            let joins = !own.is_empty() && !has_kernel && probes;
+            let joins = !of_link.is_empty() && !has_kernel && probes;
             let report = joins.then_some((Instant::ORIGIN, Record::Joined));
-            links.push(Link { facing: interface.facing(), own, probes, has_kernel, report });
+            links.push(Link { facing: interface.facing(), own: of_link, probes, has_kernel, report });
         }
-        let is_settled = links.iter().all(|link| link.own.is_empty() || link.has_kernel);
         let live = live.filter(|live| live.has_ipv6()).cloned();
-        let given_up = Vec::with_capacity(links.iter().map(|link| link.own.len()).sum());
         let hash = KeyedHash::new([secret, 6, secret.rotate_left(32), 64]);
         let softwires = settings.transition.softwires.iter();
         let aftrs = softwires.map(|one| (Facing::inside(one.realm), one.aftr.to_bits())).collect();
         Node {
             links,
+            own: Arc::clone(own),
+            seen: own.version(),
+            has_changed: true,
             routes: routes_of(settings),
             live,
             subscriber_bits: settings.transition.prefix_length,
             limit: RateLimit::new(&settings.icmp, hash),
+            echo_limit: RateLimit::with_rates(ECHO_RATES, KeyedHash::new([secret, 6, secret.rotate_left(32), 128])),
             answers_echo: settings.icmp.answer_echo,
             errors_to: [settings.icmp.errors_to_inside, settings.icmp.errors_to_outside],
             aftrs,
-            is_settled,
+            nat64: settings.transition.nat64.clone(),
+            is_settled: false,
             has_reports: true,
-            given_up,
             hash,
         }
     }
@@ -258,36 +266,77 @@ impl Node {
     fn advance(&mut self, now: Instant) -> Option<Due> {
         let mut is_settled = true;
         for (index, link) in self.links.iter_mut().enumerate() {
-            for own in &mut link.own {
-                let is_probe = match own.state {
-                    State::Unprobed => {
-                        own.state = State::Tentative(now + PROBE_TIME);
+            // The kernel probes for itself.
+            if !link.probes || link.has_kernel {
+                continue;
+            }
+            let interface = InterfaceId(index as u16);
+            for own in link.own.iter_mut().filter(|own| own.now == AddressUse::Tentative) {
+                let is_probe = match own.probed_until {
+                    None => {
+                        own.probed_until = Some(now + PROBE_TIME);
                         true
                     }
-                    State::Tentative(until) if now >= until => {
-                        own.state = State::Preferred;
-                        if link.probes {
-                            // From an address that snooping switches heed (RFC 3590 §4); also the
-                            // second one that RFC 3810 §6.1 asks for.
-                            link.report = Some((now, Record::Joined));
-                            self.has_reports = true;
+                    Some(until) if now >= until => {
+                        self.has_changed = true;
+                        if !self.own.confirm(interface, own.address) {
+                            own.now = AddressUse::Duplicate;
+                            continue;
                         }
+                        own.now = AddressUse::Preferred;
+                        // From an address that snooping switches heed (RFC 3590 §4); also the
+                        // second one that RFC 3810 §6.1 asks for.
+                        link.report = Some((now, Record::Joined));
+                        self.has_reports = true;
                         false
                     }
-                    State::Tentative(_) => {
+                    Some(_) => {
                         is_settled = false;
                         continue;
                     }
-                    State::Preferred | State::Duplicate => continue,
                 };
-                if link.probes {
-                    return Some(Due { interface: InterfaceId(index as u16), address: own.address, is_probe });
-                }
-                is_settled &= !is_probe;
+                return Some(Due { interface, address: own.address, is_probe });
             }
         }
         self.is_settled = is_settled;
         None
+    }
+
+    /// Takes over what other threads have found out about own addresses.
+    #[inline]
+    pub fn follow(&mut self) {
+        if self.own.version() != self.seen {
+            self.take_over();
+        }
+    }
+
+    #[cold]
+    fn take_over(&mut self) {
+        self.seen = self.own.version();
+        for (index, link) in self.links.iter_mut().enumerate() {
+            for own in &mut link.own {
+                let now = self.own.now(InterfaceId(index as u16), own.address).unwrap_or(own.now);
+                self.has_changed |= own.now != now;
+                own.now = now;
+            }
+        }
+    }
+
+    /// Whether own addresses have changed since the last call.
+    #[inline]
+    pub fn take_changed(&mut self) -> bool {
+        core::mem::take(&mut self.has_changed)
+    }
+
+    /// The own addresses, and whether they may be used.
+    pub fn uses(&self) -> impl Iterator<Item = (InterfaceId, u128, AddressUse)> + '_ {
+        let links = (0..).map(InterfaceId).zip(&self.links);
+        links.flat_map(|(interface, link)| link.own.iter().map(move |own| (interface, own.address, own.now)))
+    }
+
+    /// What all threads know of the own addresses.
+    pub const fn own_addresses(&self) -> &Arc<OwnAddresses> {
+        &self.own
     }
 
     /// The next report that is due, or None for now.
@@ -308,7 +357,7 @@ impl Node {
             link.report = None;
             let mut groups = [0; listener::RECORDS_MAX];
             let mut groups_len = 0;
-            for own in link.own.iter().filter(|own| own.state != State::Duplicate) {
+            for own in link.own.iter().filter(|own| own.now != AddressUse::Duplicate) {
                 let group = ipv6::solicited_node(own.address);
                 let (before, rest) = groups.split_at_mut(groups_len);
                 if !before.contains(&group)
@@ -318,7 +367,7 @@ impl Node {
                     groups_len += 1;
                 }
             }
-            let usable = |own: &&Own| own.state == State::Preferred && ipv6::is_link_local(own.address);
+            let usable = |own: &&Own| own.is_usable() && ipv6::is_link_local(own.address);
             let source = link.own.iter().find(usable).map_or(0, |own| own.address);
             return Some(Report { interface: InterfaceId(index as u16), source, record, groups, groups_len });
         }
@@ -342,20 +391,10 @@ impl Node {
         Verdict::Local.into()
     }
 
-    /// Stops using an address that another station has.
+    /// Stops using an address that another station has, in all workers.
     pub fn give_up(&mut self, interface: InterfaceId, address: u128) {
-        for own in self.links.get_mut(interface.index()).into_iter().flat_map(|link| &mut link.own) {
-            if own.address == address && own.state != State::Duplicate {
-                own.state = State::Duplicate;
-                self.given_up.push((interface, address));
-            }
-        }
-    }
-
-    /// The next address that was given up since the last call.
-    #[inline]
-    pub fn next_given_up(&mut self) -> Option<(InterfaceId, u128)> {
-        self.given_up.pop()
+        self.own.give_up(interface, address);
+        self.take_over();
     }
 
     /// Judges a packet that came in on an interface with IPv6, whose own station is `station`.
@@ -371,27 +410,24 @@ impl Node {
     ) -> Judgement {
         let Ok(view) = Ipv6::new_checked(packet) else { return Verdict::Ipv6Malformed.into() };
         let packet = view.packet();
-        let Ok(chain) = ipv6::chain(packet) else { return Verdict::Ipv6Malformed.into() };
+        let Ok(chain) = ipv6::chain_at_destination(packet) else { return Verdict::Ipv6Malformed.into() };
         let (source, destination) = (view.source(), view.destination());
         if sender == station {
             // Our own packet, come back over a loop in the network or from a capture of both
             // directions.
             return Verdict::LocalIgnored.into();
         }
-        if ipv6::is_multicast(source) || source == LOOPBACK {
-            return Verdict::SourceInvalid.into();
-        }
         if destination == LOOPBACK || destination == 0 {
             return Verdict::DestinationInvalid.into();
         }
-        let message = packet.get(chain.offset..).unwrap_or_default();
-        let is_icmp = chain.protocol == ipv6::PROTOCOL_ICMP6 && chain.fragment.is_none() && !message.is_empty();
-        let icmp_type = if is_icmp { Icmp6::new_unchecked(message).icmp_type() } else { 0 };
-        let is_of_neighbour =
-            matches!(icmp_type, icmp6::TYPE_NEIGHBOUR_SOLICITATION | icmp6::TYPE_NEIGHBOUR_ADVERTISEMENT);
+        let icmp_type = icmp_type_of(packet, &chain);
+        let is_of_neighbour = chain.fragment.is_none()
+            && matches!(icmp_type, icmp6::TYPE_NEIGHBOUR_SOLICITATION | icmp6::TYPE_NEIGHBOUR_ADVERTISEMENT);
+        if let Err(verdict) = self.check_source(interface, source, is_of_neighbour) {
+            return verdict.into();
+        }
         if !is_of_neighbour && self.is_unusable(interface, destination) {
-            // RFC 4862 §5.4, §5.4.5.
-            return Verdict::LocalIgnored.into();
+            return Verdict::AddressNotUsed.into();
         }
         if self.is_to_us(interface, destination) {
             if is_of_neighbour {
@@ -403,13 +439,13 @@ impl Node {
             if icmp_type == icmp6::TYPE_LISTENER_QUERY {
                 return self.hear_query(now, interface, packet);
             }
-            return self.judge_local(now, interface, is_group, packet, chain);
+            return self.judge_local(now, (interface, sender), is_group, packet, &chain);
         }
         if is_group || ipv6::is_multicast(destination) {
             return Verdict::LocalIgnored.into();
         }
         if self.is_aftr(interface, destination) {
-            return self.judge_local(now, interface, is_group, packet, chain);
+            return self.judge_local(now, (interface, sender), is_group, packet, &chain);
         }
         if source == 0 {
             return Verdict::SourceInvalid.into();
@@ -428,25 +464,76 @@ impl Node {
         self.with_error(now, interface, is_group, packet, verdict, problem)
     }
 
-    /// A packet to an own address or group, other than a neighbour message.
+    /// What would become of a packet to an own address or where softwires end; `None` for another.
+    pub fn foretell(&self, interface: InterfaceId, packet: &[u8]) -> Option<Verdict> {
+        let view = Ipv6::new_checked(packet).ok()?;
+        let packet = view.packet();
+        let destination = view.destination();
+        if !self.is_to_us(interface, destination) && !self.is_aftr(interface, destination) {
+            return None;
+        }
+        let Ok(chain) = ipv6::chain_at_destination(packet) else { return Some(Verdict::Ipv6Malformed) };
+        Some(match self.check_source(interface, view.source(), false) {
+            Err(verdict) => verdict,
+            Ok(()) if self.is_unusable(interface, destination) => Verdict::AddressNotUsed,
+            Ok(()) => self.decide_local(packet, &chain).verdict,
+        })
+    }
+
+    /// A packet to an own address or group, or to where softwires end, other than a neighbour
+    /// message.
     fn judge_local(
         &mut self,
         now: Instant,
-        interface: InterfaceId,
+        (interface, sender): (InterfaceId, MacAddress),
         is_group: bool,
         packet: &[u8],
-        chain: Chain,
+        chain: &Chain,
     ) -> Judgement {
-        let view = Ipv6::new_unchecked(packet);
-        if let Some(pointer) = chain.segments_left {
-            let problem = Problem { icmp_type: icmp6::TYPE_PARAMETER_PROBLEM, code: 0, parameter: pointer as u32 };
-            return self.with_error(now, interface, is_group, packet, Verdict::LocalIgnored, problem);
+        let decided = self.decide_local(packet, chain);
+        match decided.outcome {
+            Outcome6::Error(problem) => self.with_error(now, interface, is_group, packet, decided.verdict, problem),
+            Outcome6::Echo { .. } => {
+                let source = Ipv6::new_unchecked(packet).source();
+                let facing = self.links.get(interface.index()).map_or(Facing::OUTSIDE, |link| link.facing);
+                let [a, b, c, d, e, f] = sender.0;
+                let station = u32::from_be_bytes([a ^ e, b ^ f, c, d]).rotate_left(16);
+                let bucket = Ipv4Addr::from_bits(bucket_of(source).to_bits() ^ station);
+                match self.echo_limit.allow(now, (facing, bucket)) {
+                    true => decided,
+                    false => Verdict::LocalIgnored.into(),
+                }
+            }
+            _ => decided,
         }
+    }
+
+    /// As [`Node::judge_local`], without limits.
+    fn decide_local(&self, packet: &[u8], chain: &Chain) -> Judgement {
+        let problem = |code, offset: usize| {
+            let problem = Problem { icmp_type: icmp6::TYPE_PARAMETER_PROBLEM, code, parameter: offset as u32 };
+            Judgement { verdict: Verdict::LocalIgnored, learnt: None, outcome: Outcome6::Error(problem) }
+        };
+        if let Some(pointer) = chain.segments_left {
+            return problem(icmp6::CODE_ERRONEOUS_FIELD, pointer);
+        }
+        // RFC 8200 §4.2.
+        match ipv6::unknown_option(packet) {
+            Some(option) if option.is_reported => return problem(icmp6::CODE_UNKNOWN_OPTION, option.offset),
+            Some(_) => return Verdict::LocalIgnored.into(),
+            None => {}
+        }
+        if chain.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
+            // Nothing is reassembled here.
+            return Verdict::LocalIgnored.into();
+        }
+        let view = Ipv6::new_unchecked(packet);
         match chain.protocol {
-            ipv6::PROTOCOL_ICMP6 if chain.offset == ipv6::HEADER_LENGTH => {
-                let message = Icmp6::new_unchecked(view.payload());
+            ipv6::PROTOCOL_ICMP6 => {
+                let bytes = packet.get(chain.offset..).unwrap_or_default();
+                let message = Icmp6::new_unchecked(bytes);
                 if message.icmp_type() != icmp6::TYPE_ECHO_REQUEST
-                    || view.payload().len() < icmp6::HEADER_LENGTH
+                    || bytes.len() < icmp6::HEADER_LENGTH
                     || !self.answers_echo
                     || view.source() == 0
                     || ipv6::is_multicast(view.destination())
@@ -456,23 +543,41 @@ impl Node {
                 if !message.is_checksum_valid(view.source(), view.destination()) {
                     return Verdict::IcmpBadChecksum.into();
                 }
-                Judgement { verdict: Verdict::Local, learnt: None, outcome: Outcome6::Echo }
+                Judgement { verdict: Verdict::Local, learnt: None, outcome: Outcome6::Echo { offset: chain.offset } }
             }
             // No server is here, and none says so, as for IPv4.
-            ipv6::PROTOCOL_ICMP6 | ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP | ipv6::HEADER_NONE => {
-                Verdict::LocalIgnored.into()
-            }
-            _ if chain.fragment.is_some() => Verdict::LocalIgnored.into(),
+            ipv4::PROTOCOL_TCP | ipv4::PROTOCOL_UDP | ipv6::HEADER_NONE => Verdict::LocalIgnored.into(),
             // RFC 4443 §3.4.
-            _ => {
-                let problem = Problem {
-                    icmp_type: icmp6::TYPE_PARAMETER_PROBLEM,
-                    code: icmp6::CODE_UNKNOWN_NEXT_HEADER,
-                    parameter: chain.number_offset as u32,
-                };
-                self.with_error(now, interface, is_group, packet, Verdict::LocalIgnored, problem)
-            }
+            _ => problem(icmp6::CODE_UNKNOWN_NEXT_HEADER, chain.number_offset),
         }
+    }
+
+    /// Whether a packet can come from this address. Claims of neighbours to own addresses are
+    /// judged elsewhere.
+    fn check_source(&self, interface: InterfaceId, source: u128, is_of_neighbour: bool) -> Result<(), Verdict> {
+        if ipv6::is_multicast(source) || source == LOOPBACK {
+            return Err(Verdict::SourceInvalid);
+        }
+        if is_of_neighbour {
+            return Ok(());
+        }
+        let is_mapped = source >> 32 == 0xffff || source >> 32 == 0 && source != 0;
+        if is_mapped || self.is_own(interface, source) {
+            return Err(Verdict::SourceInvalid);
+        }
+        let facing = self.links.get(interface.index()).map(|link| link.facing);
+        let is_of = |one: &Nat64| Some(Facing::inside(one.realm)) == facing && one.prefix.contains(source);
+        if self.nat64.iter().any(is_of) { Err(Verdict::SourceInPrefix) } else { Ok(()) }
+    }
+
+    /// An address of Natrix, which no host has: in use, or to be. A link-local one is of its link
+    /// only.
+    fn is_own(&self, interface: InterfaceId, address: u128) -> bool {
+        let is_near = ipv6::is_link_local(address);
+        let links = self.links.iter().enumerate().filter(|(index, _)| !is_near || *index == interface.index());
+        let mut own = links.flat_map(|(_, link)| &link.own);
+        own.any(|own| own.address == address && own.now != AddressUse::Duplicate)
+            || self.aftrs.iter().any(|(_, aftr)| *aftr == address && !self.is_unusable(interface, address))
     }
 
     fn judge_message(
@@ -494,23 +599,23 @@ impl Node {
                 // Another station sends from an address of ours. Only an address in use is
                 // defended; one that was given up belongs to the station (RFC 4862 §5.4.5).
                 match self.state_of(interface, message.source) {
-                    Some(State::Preferred) => {
+                    Some(AddressUse::Preferred) => {
                         judgement.outcome = Outcome6::Claimed(message.source);
                         return judgement;
                     }
-                    Some(State::Unprobed | State::Tentative(_)) => return judgement,
-                    Some(State::Duplicate) | None => {}
+                    Some(AddressUse::Tentative) => return judgement,
+                    Some(AddressUse::Duplicate) | None => {}
                 }
                 match state {
                     // RFC 4862 §5.4.3: two stations that probe at once both give up.
-                    Some(State::Unprobed | State::Tentative(_)) => {
+                    Some(AddressUse::Tentative) => {
                         if message.source == 0 {
                             judgement.outcome = Outcome6::Duplicate(message.target);
                         }
                         return judgement;
                     }
-                    Some(State::Preferred) => {}
-                    Some(State::Duplicate) | None => return judgement,
+                    Some(AddressUse::Preferred) => {}
+                    Some(AddressUse::Duplicate) | None => return judgement,
                 }
                 judgement.verdict = Verdict::Local;
                 let is_on_link = self.is_on_link(interface, message.source);
@@ -524,11 +629,9 @@ impl Node {
                 judgement.outcome = Outcome6::Advertise { reply, station: to };
             }
             Kind::Advertisement { override_known, solicited, .. } => match state {
-                Some(State::Unprobed | State::Tentative(_)) => {
-                    judgement.outcome = Outcome6::Duplicate(message.target);
-                }
-                Some(State::Preferred) => judgement.outcome = Outcome6::Claimed(message.target),
-                Some(State::Duplicate) => {}
+                Some(AddressUse::Tentative) => judgement.outcome = Outcome6::Duplicate(message.target),
+                Some(AddressUse::Preferred) => judgement.outcome = Outcome6::Claimed(message.target),
+                Some(AddressUse::Duplicate) => {}
                 None => {
                     // The answer to a unicast solicitation may leave out the station (§7.2.4).
                     if (message.station.is_some() || solicited) && self.is_on_link(interface, message.target) {
@@ -561,10 +664,7 @@ impl Node {
         let Some(link) = self.links.get(interface.index()).filter(|_| may_answer) else { return verdict.into() };
         let facing = link.facing;
         let permitted = self.errors_to.get(if facing.side == Side::Inside { 0 } else { 1 });
-        // One bucket for each /64, in which a host can have any address.
-        let network = (source >> 64) as u64;
-        let bucket = Ipv4Addr::from_bits((network ^ network >> 32) as u32);
-        if permitted != Some(&true) || !self.limit.allow(now, (facing, bucket)) {
+        if permitted != Some(&true) || !self.limit.allow(now, (facing, bucket_of(source))) {
             return verdict.into();
         }
         Judgement { verdict, learnt: None, outcome: Outcome6::Error(problem) }
@@ -590,20 +690,22 @@ impl Node {
         facing.is_some_and(|facing| self.aftrs.contains(&(facing, destination)))
     }
 
-    /// An own address that is not to be used yet, or no more.
+    /// An own address that is not to be used yet, or no more. Where softwires end may be an address
+    /// of any interface.
     fn is_unusable(&self, interface: InterfaceId, destination: u128) -> bool {
         let Some(link) = self.links.get(interface.index()) else { return false };
-        let faces_the_same = |other: &&Link| other.facing == link.facing;
+        let is_end = self.is_aftr(interface, destination);
+        let may_have = |other: &&Link| is_end || other.facing == link.facing;
         let known = |links: &mut dyn Iterator<Item = &Link>| {
-            links.flat_map(|link| &link.own).find(|own| own.address == destination).map(|own| own.state)
+            links.flat_map(|link| &link.own).find(|own| own.address == destination).map(Own::is_usable)
         };
-        let state = known(&mut core::iter::once(link)).or_else(|| known(&mut self.links.iter().filter(faces_the_same)));
-        state.is_some_and(|state| state != State::Preferred)
+        let is_usable = known(&mut core::iter::once(link)).or_else(|| known(&mut self.links.iter().filter(may_have)));
+        is_usable == Some(false)
     }
 
-    fn state_of(&self, interface: InterfaceId, address: u128) -> Option<State> {
+    fn state_of(&self, interface: InterfaceId, address: u128) -> Option<AddressUse> {
         let link = self.links.get(interface.index())?;
-        link.own.iter().find(|own| own.address == address).map(|own| own.state)
+        link.own.iter().find(|own| own.address == address).map(|own| own.now)
     }
 
     /// True for addresses whose station may be asked for on this link: link-local ones and those of
@@ -618,10 +720,21 @@ impl Node {
     pub fn own_address(&self, interface: InterfaceId, other: u128) -> Option<u128> {
         let link = self.links.get(interface.index())?;
         let scope = ipv6::is_link_local(other);
-        let usable = || link.own.iter().filter(|own| own.state == State::Preferred);
+        let usable = || link.own.iter().filter(|own| own.is_usable());
         let same = usable().find(|own| shares_prefix(own.address, other, own.prefix_length));
         let same = same.or_else(|| usable().find(|own| ipv6::is_link_local(own.address) == scope));
         same.or_else(|| usable().next().filter(|_| self.is_on_link(interface, other))).map(|own| own.address)
+    }
+
+    /// The source of an own error about this packet, which came by `interface`: the address that it
+    /// went to, if that is one (RFC 4443 §2.2).
+    pub fn error_source(&self, interface: InterfaceId, packet: &[u8]) -> Option<u128> {
+        let view = Ipv6::new_unchecked(packet);
+        let (source, destination) = (view.source(), view.destination());
+        let is_ours = !ipv6::is_multicast(destination)
+            && (self.is_to_us(interface, destination) || self.is_aftr(interface, destination))
+            && !self.is_unusable(interface, destination);
+        if is_ours { Some(destination) } else { self.own_address(interface, source) }
     }
 
     /// True if the kernel gets a packet to this destination that came by one of its interfaces:
@@ -664,6 +777,19 @@ impl Node {
         }
         best.map(|(_, interface, neighbour)| (interface, neighbour))
     }
+}
+
+/// One for each /64, in which a host can have any address.
+fn bucket_of(source: u128) -> Ipv4Addr {
+    let network = (source >> 64) as u64;
+    Ipv4Addr::from_bits((network ^ network >> 32) as u32)
+}
+
+/// That of a whole ICMPv6 message; 0 for anything else.
+fn icmp_type_of(packet: &[u8], chain: &Chain) -> u8 {
+    let is_whole = chain.fragment.is_none_or(|fragment| fragment.is_atomic());
+    let is_icmp = chain.protocol == ipv6::PROTOCOL_ICMP6 && is_whole;
+    packet.get(chain.offset).copied().filter(|_| is_icmp).unwrap_or(0)
 }
 
 /// The prefix of a subscriber in a word.

@@ -57,17 +57,15 @@ impl<I: Io> Outlet<I> {
                 let station = header.source;
                 self.conflicts.note6(Conflict6 { interface, address, station, is_given_up: true });
                 self.node.give_up(interface, address);
-                self.publish_news(News::Duplicate6 { interface, address });
             }
             Outcome6::Claimed(address) => {
                 let station = header.source;
                 self.conflicts.note6(Conflict6 { interface, address, station, is_given_up: false });
                 self.defend6(interface, address);
             }
-            Outcome6::Echo => self.send_echo(interface, header.source, packet),
+            Outcome6::Echo { offset } => self.send_echo(interface, header.source, packet, offset),
             Outcome6::Error(problem) => {
-                let source = Ipv6::new_unchecked(packet).source();
-                let Some(own) = self.node.own_address(interface, source) else { return judgement.verdict };
+                let Some(own) = self.node.error_source(interface, packet) else { return judgement.verdict };
                 let mut error = [0; own_icmp6::ERROR_MAX];
                 let length = own_icmp6::write_error(&mut error, problem, own, packet);
                 self.send_by_route(interface, header.source, error.get(..length).unwrap_or_default());
@@ -192,13 +190,19 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    fn send_echo(&mut self, interface: InterfaceId, sender: MacAddress, request: &[u8]) {
+    /// The reply has no extension headers, whatever the request has.
+    fn send_echo(&mut self, interface: InterfaceId, sender: MacAddress, request: &[u8], offset: usize) {
         let mut copy = [0; ECHO_MAX];
-        let Some(packet) = copy.get_mut(..request.len()) else {
+        let message = request.get(offset..).unwrap_or_default();
+        let parts = copy.get_mut(..ipv6::HEADER_LENGTH + message.len()).zip(request.get(..ipv6::HEADER_LENGTH));
+        let Some((packet, header)) = parts else {
             self.counters.originated_dropped += 1;
             return;
         };
-        packet.copy_from_slice(request);
+        let (to_header, to_message) = packet.split_at_mut(ipv6::HEADER_LENGTH);
+        to_header.copy_from_slice(header);
+        to_message.copy_from_slice(message);
+        Ipv6::new_unchecked(&mut *packet).set_payload_length(message.len() as u16);
         own_icmp6::echo(packet);
         self.send_by_route(interface, sender, packet);
     }
@@ -296,7 +300,7 @@ impl<I: Io> Outlet<I> {
 
     fn publish_news(&mut self, news: News) {
         for ring in self.crossings.learnt_to.iter_mut().flatten() {
-            // A full ring costs the other worker one more question. A duplicate is heard again.
+            // A full ring costs the other worker one more question.
             let _ = ring.try_push(news);
         }
     }

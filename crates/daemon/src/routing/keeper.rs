@@ -38,6 +38,7 @@ use rustix::event::poll;
 
 use crate::below::Seen;
 use crate::instance::lock;
+use crate::ipv6::OwnAddresses;
 use crate::kernel::netlink;
 use crate::kernel::netlink::Netlink;
 use crate::kernel::netlink::RouteNews;
@@ -103,6 +104,8 @@ static NOTHING: BTreeSet<Served> = BTreeSet::new();
 
 struct Follower {
     routing: Arc<Routing>,
+    /// Own IPv6 addresses, which the kernel checks on its devices.
+    own: Arc<OwnAddresses>,
     shared: Box<dyn Fn() -> Arc<Shared> + Send>,
     health: Box<dyn Asked>,
     devices: Devices,
@@ -162,13 +165,14 @@ struct Follower {
 
 impl Keeper {
     /// Starts the thread. When it returns, the workers have all routes of the configuration.
-    /// `health` gets what was seen of the kernel's devices. `record` is of what earlier processes
-    /// of this instance have announced.
+    /// `own` gets what the kernel finds out about the IPv6 addresses of its devices, and `health`
+    /// what was seen of the devices. `record` is of what earlier processes of this instance have
+    /// announced.
     ///
     /// # Errors
     /// The system refuses a socket or the thread.
     pub(crate) fn start(
-        routing: Arc<Routing>,
+        (routing, own): (Arc<Routing>, Arc<OwnAddresses>),
         shared: impl Fn() -> Arc<Shared> + Send + 'static,
         health: impl Fn(&Seen) -> Health + Send + 'static,
         (devices, record): (Devices, Record),
@@ -178,7 +182,7 @@ impl Keeper {
         // Kernels before 5.3 have none.
         let _ = monitor.join(netlink::NEXT_HOPS);
         let reader = Netlink::open(&[])?;
-        let mut follower = Follower::new(routing, Box::new(shared), Box::new(health), (devices, record), log)?;
+        let mut follower = Follower::new((routing, own), Box::new(shared), Box::new(health), (devices, record), log)?;
         follower.refresh_all(|_| ());
         // In which tables it announces.
         follower.read_links();
@@ -193,7 +197,7 @@ impl Keeper {
 
 impl Follower {
     fn new(
-        routing: Arc<Routing>,
+        (routing, own): (Arc<Routing>, Arc<OwnAddresses>),
         shared: Box<dyn Fn() -> Arc<Shared> + Send>,
         health: Box<dyn Asked>,
         (devices, record): (Devices, Record),
@@ -204,6 +208,7 @@ impl Follower {
         Ok(Follower {
             fib: now.live_routes().map(|live| Fib::new(live, tables)),
             routing,
+            own,
             shared,
             health,
             devices,

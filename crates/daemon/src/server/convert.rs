@@ -247,7 +247,7 @@ fn refused(counts: &[u32; SubscriberView::CAUSES.len()]) -> Refused {
 pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
     let own = shared.own_ports(view.own_pool, view.realm, view.address, view.external_address);
     Subscriber {
-        address: view.address,
+        address: Some(view.address).filter(|address| !address.is_unspecified()),
         host: view.host.as_ref().map(host),
         realm: view.realm.0,
         vrf: vrf_name(shared.settings(), view.realm),
@@ -349,7 +349,7 @@ pub(crate) fn session_candidate(session: &Session) -> Candidate<'_> {
 pub(crate) fn subscriber_candidate(subscriber: &Subscriber) -> Candidate<'_> {
     Candidate {
         host: Some(subscriber.host.map(|host| host.address)),
-        internal: Some(subscriber.address),
+        internal: subscriber.address,
         external: subscriber.external_address,
         pool: Some(&subscriber.pool),
         vrf: Some(&subscriber.vrf),

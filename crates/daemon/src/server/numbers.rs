@@ -37,6 +37,8 @@ use nat::settings::Allocation;
 use nat::settings::Filtering;
 use nat::settings::Pooling;
 use nat::settings::Transition;
+use nat::types::AddressUse;
+use nat::types::InterfaceId;
 use nat::types::PoolId;
 use nat::verdict::VerdictKind;
 
@@ -228,6 +230,13 @@ fn addresses(settings: &Settings, index: usize) -> Vec<String> {
     own.chain(own6.map(|own| format!("{}/{}", own.address, own.prefix_length))).collect()
 }
 
+/// The own IPv6 addresses of an interface that are not used, for this reason.
+fn unused(instance: &Instance, index: usize, why: AddressUse) -> Vec<String> {
+    let own = instance.own_addresses().into_iter().flat_map(|own| own.of(InterfaceId(index as u16)));
+    let unused = own.filter(|own| own.now() == why);
+    unused.map(|own| format!("{}/{}", Ipv6Addr::from_bits(own.address), own.prefix_length)).collect()
+}
+
 pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
     let (snapshots, rates) = (instance.snapshots()?, instance.rates());
     let ports = snapshots.first().map(|snapshot| (snapshot.ports.as_slice(), instance.ports_up(&snapshot.ports_up)));
@@ -257,6 +266,8 @@ pub(crate) fn interfaces(instance: &Instance) -> Result<Vec<Interface>, Fault> {
             driver: port.map(|port| port.driver.clone()).unwrap_or_default(),
             mac: port.map(|port| port.station.to_string()).unwrap_or_default(),
             addresses: addresses(shared.settings(), index),
+            duplicate_addresses: unused(instance, index, AddressUse::Duplicate),
+            tentative_addresses: unused(instance, index, AddressUse::Tentative),
             mtu_bytes: interface.mtu,
             vlan: link.vlan,
             link_up: up.get(link.port.index()).copied().unwrap_or(false),

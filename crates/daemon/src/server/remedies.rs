@@ -86,6 +86,10 @@ pub(super) fn remedy(verdict: Verdict) -> &'static str {
         ReassemblyQuota => "Look at this source: forged fragments, or a softwire whose MTU is too small.",
         AlgAckUnsent => "Look for who forges segments of this connection (natrix trace --dropped).",
         AlgFragment => "Lower the MTU of the host, so that its segments need no fragments.",
+        AddressNotUsed => {
+            "natrix show interfaces names the address: give it or the other station another one. Normal for a second \
+             after the start."
+        }
         CallFragment => "Lower the MTU of the PPTP clients, so that calls need no fragments.",
         _ => "",
     }

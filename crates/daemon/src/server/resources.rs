@@ -29,7 +29,8 @@ pub(super) const fn resource(verdict: Verdict) -> Option<Resource> {
         | FragmentMalformed | FragmentTimeout | FragmentRefused | Quarantined | AlgReordered | Ipv6Malformed
         | Ipv6NotForwarded | NeighbourInvalid | CallFragment | Ipv6Header | SourceInPrefix | EmbeddedAddress
         | EmbeddedPrivate | IcmpUntranslatable | ChecksumMissing | FragmentIcmp | SoftwireSource
-        | SoftwireMalformed | Reassembled | LocalKernel | SoftwireSubscriber | AlgAckUnsent | AlgFragment => {
+        | SoftwireMalformed | Reassembled | LocalKernel | SoftwireSubscriber | AlgAckUnsent | AlgFragment
+        | AddressNotUsed => {
             return None;
         }
     })

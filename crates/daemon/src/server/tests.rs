@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
+use core::net::Ipv6Addr;
 use core::net::SocketAddrV4;
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -40,6 +41,7 @@ use control::TraceRecord;
 use control::Why;
 use control::WhyAnswer;
 use control::server::SILENCE_MAX;
+use nat::types::AddressUse;
 use nat::types::Endpoint;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
@@ -153,6 +155,7 @@ impl Running {
         let shared = Arc::clone(workers[0].shard().shared());
         let instance = Arc::new(Instance::new(description, shared, clock, askers));
         instance.set_state(control::RunState::Running);
+        instance.set_own_addresses(Arc::clone(workers[0].own_addresses()));
         instance.set_audit(Audit::new(directory.0.join("audit.jsonl")));
         let (quarantine, _receiver) = sync_channel(1);
         let options = ThreadOptions { clock, idle: Idle::Sleep, quarantine };
@@ -377,6 +380,107 @@ fn why_explains_and_changes_nothing() {
     }
     let status: Status = one(&mut client, Request::Status);
     assert_eq!((status.mappings, status.packets_received), (1, 1 + arp_received(&status)));
+}
+
+/// Inside, with NAT64 and softwires.
+fn with_ipv6_hosts() -> nat::Settings {
+    let realm = RealmId(0);
+    let mut settings = settings();
+    let own = |interface, address: &str| nat::settings::Address6 {
+        interface: InterfaceId(interface),
+        address: address.parse().expect("an address"),
+        prefix_length: 64,
+    };
+    settings.ipv6.addresses = vec![own(0, "2001:db8:1::1"), own(2, "2001:db8:2::1")];
+    settings.transition.nat64 =
+        vec![nat::settings::Nat64 { prefix: translate::Prefix::WELL_KNOWN, realm, lowest_mtu6: 1_280 }];
+    settings.transition.softwires = ["2001:db8:1::aaaa", "2001:db8:2::1"]
+        .map(|aftr| nat::settings::Softwire {
+            aftr: aftr.parse().expect("an address"),
+            realm,
+            inner: vec![nat::types::Prefix::new(Ipv4Addr::new(192, 168, 0, 0), 16).expect("a prefix")],
+            subscribers: Vec::new(),
+        })
+        .to_vec();
+    settings.transition.hosts_max = 100;
+    settings.pools[0].subscribers.push(nat::settings::Transition::HOSTS);
+    settings
+}
+
+#[test]
+fn addresses_that_another_station_has_are_marked() {
+    let running = Running::start_with("duplicate", with_ipv6_hosts());
+    let own = Arc::clone(running.instance.own_addresses().expect("known"));
+    let start = Instant::now();
+    let interfaces =
+        || -> Vec<control::Interface> { all(&mut running.client(), |_| Request::Interfaces, &List::default()) };
+    let settled = |interfaces: &[control::Interface]| interfaces.iter().all(|one| one.tentative_addresses.is_empty());
+    let mut seen = interfaces();
+    assert!(settled(&seen[1..2]) && seen[0].duplicate_addresses.is_empty());
+    while !settled(&seen) {
+        assert!(start.elapsed() < PATIENCE, "the probes end");
+        thread::sleep(Duration::from_millis(20));
+        seen = interfaces();
+    }
+    let address = "2001:db8:1::1".parse::<Ipv6Addr>().expect("an address");
+    own.give_up(InterfaceId(0), address.to_bits());
+    let seen = interfaces();
+    assert_eq!(seen[0].duplicate_addresses, ["2001:db8:1::1/64"]);
+    assert!(seen[0].addresses.contains(&seen[0].duplicate_addresses[0]));
+    assert!(seen[2].duplicate_addresses.is_empty() && seen[2].addresses.contains(&"2001:db8:2::1/64".to_owned()));
+}
+
+#[test]
+fn why_explains_packets_to_ipv6_addresses_of_natrix() {
+    let running = Running::start_with("why6", with_ipv6_hosts());
+    let own = Arc::clone(running.instance.own_addresses().expect("known"));
+    let start = Instant::now();
+    while own.all().iter().any(|own| own.now() != AddressUse::Preferred) {
+        assert!(start.elapsed() < PATIENCE, "the probes end");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let ask = |source: &str, destination: &str, b4: Option<&str>| {
+        let why = Why {
+            protocol: control::Protocol::Icmp,
+            source: source.parse().expect("an endpoint"),
+            destination: destination.parse().expect("an endpoint"),
+            b4: b4.map(|b4| b4.parse().expect("an address")),
+            inbound: false,
+            tcp_segment: None,
+            length_bytes: None,
+            dont_fragment: false,
+            interface: None,
+            vrf: None,
+        };
+        let answer = running.client().request_one::<WhyAnswer>(&Request::Why(why));
+        answer.map(|answer| {
+            let steps = answer.steps.iter().map(|step| format!("{}: {}: {}", step.step, step.decision, step.detail));
+            (answer.verdict, steps.collect::<Vec<_>>().join("; "))
+        })
+    };
+    let local = |whose: &str| ("local".to_owned(), format!("local: for Natrix itself: {whose}"));
+    let host = "[2001:db8:1::7]:9";
+    for (to, whose) in [
+        ("[2001:db8:1::1]:0", "2001:db8:1::1 is Natrix's own address on interface \"lan\""),
+        ("[2001:db8:1::aaaa]:0", "2001:db8:1::aaaa is the AFTR, where softwires end"),
+        ("[fe80::ff:fe00:0]:0", "fe80::ff:fe00:0 is its link-local address"),
+    ] {
+        assert_eq!(ask(host, to, None).expect("an answer"), local(whose));
+    }
+    assert!(ask(host, "[2001:db8:99::1]:0", None).is_err());
+    let (verdict, steps) = ask("192.168.1.2:9", "198.51.100.100:0", Some("2001:db8:1::7")).expect("an answer");
+    assert_eq!(verdict, "outbound", "{steps}");
+    // A duplicate is named as the reason.
+    for interface in [0, 2] {
+        for address in own.of(InterfaceId(interface)) {
+            own.give_up(address.interface, address.address);
+        }
+    }
+    let said = "local: its address is not used: another station on the link has 2001:db8:2::1 (RFC 4862 section 5.4); the \
+                log names it: give one of them another address";
+    let not_used = |found: (String, String)| (found.0 == "address_not_used" && found.1.contains(said), found.1);
+    let (is_it, steps) = not_used(ask(host, "[2001:db8:2::1]:0", None).expect("an answer"));
+    assert!(is_it, "{steps}");
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn report(instance: &Instance, log: Log, reported: &Conflicts, conflicts: &Confl
     let shared = instance.shared();
     let interfaces = &shared.settings().interfaces;
     let name = |id: InterfaceId| interfaces.get(id.index()).map_or("", |interface| &*interface.name);
-    if let Some(conflict) = conflicts.since(reported) {
+    for conflict in conflicts.since(reported) {
         log.warn(&format_args!(
             "interface \"{}\": another station uses an address of Natrix ({} is at {}); give one of them another address",
             name(conflict.interface),

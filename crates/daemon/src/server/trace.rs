@@ -230,11 +230,20 @@ fn in_words(frame: &[u8]) -> String {
         (None, ETHER_TYPE_IPV4) => ipv4_in_words(payload, &flow),
         (None, _) => ipv6_in_words(payload, &flow),
         (Some((from, to)), _) => {
-            let offset = ipv6::chain(payload).map_or(payload.len(), |chain| chain.offset);
+            let chain = ipv6::chain(payload);
+            let offset = chain.map_or(payload.len(), |chain| chain.offset);
             let inner = payload.get(offset..).unwrap_or_default();
-            format!("softwire {from} > {to} {}", ipv4_in_words(inner, &flow))
+            // Only the first fragment shows what is inside, with the length of the whole packet.
+            let fragment = chain.ok().and_then(|chain| chain.fragment).filter(|fragment| !fragment.is_atomic());
+            let fragment = fragment.map_or_else(String::new, |fragment| fragment_in_words(&fragment));
+            format!("softwire {from} > {to}{fragment} {}", ipv4_in_words(inner, &flow))
         }
     }
+}
+
+fn fragment_in_words(fragment: &ipv6::Fragment) -> String {
+    let more = if fragment.more { "+" } else { "" };
+    format!(" fragment {}{more}", fragment.offset)
 }
 
 /// Protocol and endpoints.
@@ -244,6 +253,7 @@ fn endpoints_in_words(flow: &Flow) -> String {
         6 => "tcp".to_owned(),
         17 => "udp".to_owned(),
         ipv6::PROTOCOL_ICMP6 => "icmp6".to_owned(),
+        ipv6::PROTOCOL_IPV4 if flow.source.is_ipv6() => "softwire".to_owned(),
         number => format!("protocol {number}"),
     };
     match flow.ports {
@@ -296,8 +306,7 @@ fn ipv6_in_words(packet: &[u8], flow: &Flow) -> String {
             transport_in_words(&mut text, flow, packet.get(chain.offset..).unwrap_or_default());
         }
         if let Some(fragment) = chain.fragment {
-            let more = if fragment.more { "+" } else { "" };
-            let _ = write!(text, " fragment {}{more}", fragment.offset);
+            text += &fragment_in_words(&fragment);
         }
     }
     let length = ipv6::HEADER_LENGTH + usize::from(u16::from_be_bytes([field(4), field(5)]));
@@ -314,5 +323,36 @@ fn arp_in_words(payload: &[u8]) -> String {
     match message.operation {
         Operation::Request => format!("arp request {target} from {sender}"),
         Operation::Reply => format!("arp reply {sender} is at {}", message.sender_mac),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::build;
+    use wire::build6;
+    use wire::ethernet::MacAddress;
+
+    use super::*;
+
+    #[test]
+    fn a_fragment_of_a_softwire_is_told_from_its_whole_packet() {
+        let inner = build::udp(build::endpoint([192, 168, 1, 2], 5_000), build::endpoint([192, 0, 2, 7], 53));
+        let inner = inner.payload_length(900).build();
+        let [b4, aftr] = ["2001:db8:c::6", "2001:db8:1::aaaa"].map(|one| one.parse().expect("an address"));
+        let whole = build6::raw(b4, aftr, ipv6::PROTOCOL_IPV4, &inner);
+        let words = |packet: &[u8]| {
+            let station = MacAddress([2, 0, 0, 0, 0, 1]);
+            in_words(&build::frame(station, station, ETHER_TYPE_IPV6, packet))
+        };
+        let inside = "udp 192.168.1.2:5000 > 192.0.2.7:53 len 928 ttl 64";
+        assert_eq!(words(&whole), format!("softwire {b4} > {aftr} {inside}"));
+        let fragments: Vec<String> = build6::fragment(&whole, 560, 9).iter().map(|packet| words(packet)).collect();
+        assert_eq!(
+            fragments,
+            [
+                format!("softwire {b4} > {aftr} fragment 0+ {inside}"),
+                format!("softwire {b4} > {aftr} fragment 512 len 464 hop limit 64"),
+            ]
+        );
     }
 }

@@ -16,6 +16,7 @@ use control::Why;
 use control::WhyAnswer;
 use control::count_text;
 use lookup::convert::engine_protocol;
+use lookup::convert::own_address6;
 use lookup::convert::own_interface;
 use lookup::convert::pool_name;
 use lookup::convert::realm_named;
@@ -28,10 +29,13 @@ use nat::settings::Filtering;
 use nat::settings::Interface;
 use nat::settings::RuleAction;
 use nat::tcp::TcpState;
+use nat::types::AddressUse;
 use nat::types::Endpoint;
 use nat::types::Facing;
+use nat::types::HOSTS_FIRST;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
+use nat::types::SOFTWIRE_HOSTS_FIRST;
 use nat::types::Side;
 use nat::verdict::VerdictKind;
 use nat::view;
@@ -67,7 +71,7 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
     let from = facing(settings, why)?;
     let side = from.side;
     let protocol = engine_protocol(why.protocol);
-    let (packet, destination) = packet(&shared, why, protocol, from)?;
+    let (packet, destination) = packet(instance, &shared, why, protocol, from)?;
     let (worker, explanation) = shared.explain(from, &packet, |worker, onward| {
         let question = Question::Explain { from, onward, packet: packet.clone(), explanation: None };
         match instance.ask(worker.index(), question)? {
@@ -142,7 +146,7 @@ fn lead_to_hosts(instance: &Instance, explained: &[view::Step], texts: &mut [Ste
             routes::ToHost::By { interface, neighbour, prefix } => {
                 let name = routes::interface_name(shared.settings(), interface);
                 let decision = format!("interface \"{name}\" via {neighbour}");
-                (decision, format!("longest prefix {prefix}; MTU {mtu} bytes"))
+                (decision, format!("longest prefix {prefix}; {}", mtu_text(shared.settings(), towards, next_hop, mtu)))
             }
             routes::ToHost::Dropped { prefix } => {
                 (format!("a route drops what goes to {}", host.address), format!("{prefix}, see natrix show routes"))
@@ -153,6 +157,22 @@ fn lead_to_hosts(instance: &Instance, explained: &[view::Step], texts: &mut [Ste
         };
     }
     has_way
+}
+
+/// The MTU of the way of a step. `mtu` is for IPv4, as the engine sees packets; to IPv6 hosts they
+/// leave as IPv6.
+fn mtu_text(settings: &Settings, towards: Facing, next_hop: Ipv4Addr, mtu: u16) -> String {
+    let growth = (ipv6::HEADER_LENGTH - ipv4::HEADER_LENGTH_MIN) as u16;
+    match next_hop.to_bits() {
+        SOFTWIRE_HOSTS_FIRST.. => {
+            let links = (0..).map(InterfaceId).zip(&settings.interfaces).filter(|(_, one)| one.facing() == towards);
+            let with_ipv6 = links.filter(|(id, _)| settings.ipv6.addresses.iter().any(|own| own.interface == *id));
+            let link = with_ipv6.map(|(_, one)| one.mtu).min().unwrap_or(ipv6::MTU_MIN);
+            format!("MTU {link} bytes of IPv6, and larger softwire packets are fragmented")
+        }
+        HOSTS_FIRST.. => format!("MTU {} bytes of IPv6, which is {mtu} of IPv4", mtu.saturating_add(growth)),
+        _ => format!("MTU {mtu} bytes"),
+    }
 }
 
 /// The IPv6 hosts that the steps of one explanation name by their numbers.
@@ -259,7 +279,13 @@ fn host_asked_for(why: &Why) -> Option<Host> {
 }
 
 /// The packet, and its destination.
-fn packet(shared: &Shared, why: &Why, protocol: Protocol, from: Facing) -> Result<(Vec<u8>, SocketAddr), Fault> {
+fn packet(
+    instance: &Instance,
+    shared: &Shared,
+    why: &Why,
+    protocol: Protocol,
+    from: Facing,
+) -> Result<(Vec<u8>, SocketAddr), Fault> {
     match (why.source, why.destination, why.b4) {
         (SocketAddr::V4(source), SocketAddr::V4(destination), None) => {
             Ok((packet4(why, protocol, from.side, (source, destination))?, why.destination))
@@ -285,9 +311,11 @@ fn packet(shared: &Shared, why: &Why, protocol: Protocol, from: Facing) -> Resul
             let packet = packet6(why, protocol, (source, destination))?;
             let interfaces = &shared.settings().interfaces;
             let ingress = interfaces.iter().position(|interface| interface.facing() == from).unwrap_or_default();
-            if !shared.takes_ipv6(InterfaceId(ingress as u16), &packet) {
+            let is_taken = shared.takes_ipv6(InterfaceId(ingress as u16), &packet);
+            if !is_taken && !is_own(instance, shared.settings(), *destination.ip()) {
                 let object = format!("destination {}", destination.ip());
-                let remedy = "use an address of a [[nat64]] prefix of the VRF; Natrix forwards no IPv6 to IPv6";
+                let remedy = "use an address of a [[nat64]] prefix of the VRF, or one of Natrix itself; Natrix forwards no \
+                              IPv6 to IPv6";
                 return Err(Fault::new(object, "does not lead to IPv4", remedy));
             }
             Ok((packet, destination.into()))
@@ -301,6 +329,13 @@ fn packet(shared: &Shared, why: &Why, protocol: Protocol, from: Facing) -> Resul
             Err(Fault::new(format!("destination {destination}"), "is IPv6, and the source IPv4", remedy))
         }
     }
+}
+
+/// Whether Natrix itself answers for this address.
+fn is_own(instance: &Instance, settings: &Settings, address: Ipv6Addr) -> bool {
+    let mut own = instance.own_addresses().into_iter().flat_map(|own| own.all());
+    let is_end = || settings.transition.softwires.iter().any(|end| end.aftr == address);
+    own.any(|own| own.address == address.to_bits()) || is_end()
 }
 
 /// The destination of an IPv6 host that means this IPv4 endpoint.
@@ -427,6 +462,22 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
             let whose = format!("{AFTR_INSIDE} is its address inside softwires (RFC 6333 section 5.7)");
             ("local", "for Natrix itself".to_owned(), whose)
         }
+        view::Step::OwnAddress6(address) => {
+            let is_near = address.is_unicast_link_local();
+            let known = own_address6(settings, address).filter(|_| !is_near);
+            let whose = known.unwrap_or_else(|| format!("{address} is its link-local address"));
+            ("local", "for Natrix itself".to_owned(), whose)
+        }
+        view::Step::AddressNotUsed { address, now } => {
+            let why = match now {
+                AddressUse::Duplicate => format!(
+                    "another station on the link has {address} (RFC 4862 section 5.4); the log names it: give one of \
+                     them another address"
+                ),
+                _ => format!("Natrix still asks whether another station on the link has {address}; try again"),
+            };
+            ("local", "its address is not used".to_owned(), why)
+        }
         view::Step::OwnAddress(address) => {
             let interface = own_interface(settings, address).unwrap_or_default();
             ("local", "for Natrix itself".to_owned(), format!("{address} is its address on interface \"{interface}\""))
@@ -442,7 +493,8 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
                 Some(host) => format!("by the IPv6 routes of interface \"{name}\" to {host}"),
                 None => format!("interface \"{name}\" via {next_hop}"),
             };
-            ("route", decision, format!("longest prefix; MTU {mtu} bytes"))
+            let towards = settings.interfaces.get(usize::from(interface)).map_or(Facing::OUTSIDE, Interface::facing);
+            ("route", decision, format!("longest prefix; {}", mtu_text(settings, towards, next_hop, mtu)))
         }
         view::Step::NotRouted { destination, by_route, .. } => {
             let destination = names.address(destination);
@@ -578,6 +630,12 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
             let first = "only the first fragment has ports; others wait for it";
             ("fragment", place, first.to_owned())
         }
+        view::Step::SoftwireFragment { offset, more } => {
+            let place = if more { format!("at {offset}, more follow") } else { format!("at {offset}, the last one") };
+            let whole = "of a softwire's packet, which goes on as a whole when its last fragment arrives (RFC 6333 \
+                         section 6.3)";
+            ("fragment", place, whole.to_owned())
+        }
         view::Step::Quoted { protocol, source, destination } => (
             "icmp error",
             format!("about {protocol} {} > {}", names.endpoint(source), names.endpoint(destination)),
@@ -611,4 +669,25 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
         }
     };
     Step { step: name.to_owned(), decision, detail }
+}
+
+#[cfg(test)]
+mod tests {
+    use nat::settings::Address6;
+
+    use super::*;
+    use crate::worker::tests::settings;
+
+    #[test]
+    fn the_mtu_towards_ipv6_hosts_is_that_of_ipv6() {
+        let mut settings = settings();
+        settings.interfaces[0].mtu = 1_460;
+        let own = "2001:db8:1::1".parse().expect("an address");
+        settings.ipv6.addresses = vec![Address6 { interface: InterfaceId(0), address: own, prefix_length: 64 }];
+        let text = |hop: [u8; 4], mtu| mtu_text(&settings, Facing::inside(RealmId(0)), hop.into(), mtu);
+        assert_eq!(text([10, 0, 0, 7], 1_500), "MTU 1500 bytes");
+        assert_eq!(text([224, 0, 0, 7], 1_440), "MTU 1460 bytes of IPv6, which is 1440 of IPv4");
+        let softwire = "MTU 1460 bytes of IPv6, and larger softwire packets are fragmented";
+        assert_eq!(text([240, 0, 0, 7], u16::MAX), softwire);
+    }
 }

@@ -1,5 +1,5 @@
-//! The holdings of IPv6 hosts: mappings, then sessions that share an external port, then blocks,
-//! which the hosts of a prefix share.
+//! The holdings of IPv6 hosts: mappings, then sessions that share an external port, then blocks and
+//! refusals, which the hosts of a prefix share.
 
 use control::Cursor;
 use control::Fault;
@@ -17,6 +17,7 @@ use nat::settings::Forward;
 use super::Live;
 use super::endpoint_named;
 use super::realms_of;
+use super::refusals_of;
 use crate::asked::holder_of;
 use crate::asked::nobody;
 use crate::convert;
@@ -99,7 +100,7 @@ fn moved(text: String, by: usize) -> Result<String, Fault> {
     Ok(Cursor { part: cursor.part + by, ..cursor }.to_string())
 }
 
-/// Subscribers with blocks, which their hosts use.
+/// Subscribers with blocks, which their hosts use, or with refusals.
 fn blocks(live: &dyn Live, find: &Find, wanted: Prefix6, at: Cursor) -> Result<Page<FindAnswer>, Fault> {
     // The row of a subscriber has the first address of its prefix.
     let length = live.shared().settings().transition.prefix_length.min(wanted.length());
@@ -108,18 +109,27 @@ fn blocks(live: &dyn Live, find: &Find, wanted: Prefix6, at: Cursor) -> Result<P
     let found = live.subscribers(&List { filter, limit: find.limit, cursor })?;
     let mut objects = Vec::new();
     for subscriber in found.objects {
-        let (Some(host), Some(first)) = (subscriber.host, subscriber.own_ports.first()) else { continue };
+        let Some(host) = subscriber.host else { continue };
+        let first = subscriber.own_ports.first().map(|own| own.external_address);
+        if first.is_none() && subscriber.refused.total() == 0 {
+            continue;
+        }
         let own = subscriber.own_ports.iter();
         let own = own.map(|own| format!("{}-{} of {}", own.first_port, own.last_port, own.external_address));
         let own = own.collect::<Vec<_>>().join(", ");
+        let has = match (first, subscriber.mappings.total()) {
+            (Some(_), _) => format!("ports {own}"),
+            (None, 0) => "no mapping now".to_owned(),
+            (None, mappings) => format!("{mappings} mappings"),
+        };
         objects.push(FindAnswer {
             host: Some(host),
             realm: Some(subscriber.realm),
             vrf: Some(subscriber.vrf),
-            external_address: subscriber.external_address.or(Some(first.external_address)),
+            external_address: subscriber.external_address.or(first),
             pool: Some(subscriber.pool),
             own_ports: subscriber.own_ports,
-            ..answer(find, Place::Internal, format!("{host} has ports {own}"))
+            ..answer(find, Place::Internal, format!("{host} has {has}{}", refusals_of(&subscriber.refused)))
         });
     }
     Ok(Page { objects, cursor: found.cursor.map(|text| moved(text, BLOCKS)).transpose()? })
@@ -210,13 +220,13 @@ mod tests {
     use crate::live::Use;
 
     /// 2001:db8:c:100::/56 has two blocks and no mapping.
-    struct OnlyBlocks(Arc<Shared>);
+    struct OnlyBlocks(Arc<Shared>, Subscriber);
 
     impl OnlyBlocks {
         fn new() -> OnlyBlocks {
             let mut settings = Settings::default();
             settings.transition.prefix_length = 56;
-            OnlyBlocks(Arc::new(Shared::new(settings, 1).unwrap()))
+            OnlyBlocks(Arc::new(Shared::new(settings, 1).unwrap()), subscriber())
         }
     }
 
@@ -235,6 +245,7 @@ mod tests {
             host: Some(control::Host { address: "2001:db8:c:100::".parse().unwrap(), prefix_length: 56, inner: None }),
             external_address: Some(Ipv4Addr::new(203, 0, 113, 7)),
             own_ports: vec![block(1024, 1535), block(4096, 4607)],
+            refused: control::Refused::default(),
             ..subscriber
         }
     }
@@ -257,7 +268,7 @@ mod tests {
         }
 
         fn subscribers(&self, list: &List) -> Result<Page<Subscriber>, Fault> {
-            let one = subscriber();
+            let one = self.1.clone();
             let is_wanted = list.filter.host.unwrap().contains(one.host.unwrap().address);
             Ok(Page::whole(if is_wanted { vec![one] } else { Vec::new() }))
         }
@@ -273,10 +284,14 @@ mod tests {
     }
 
     fn found(address: &str, port: Option<u16>) -> Vec<FindAnswer> {
+        found_in(&OnlyBlocks::new(), address, port)
+    }
+
+    fn found_in(live: &OnlyBlocks, address: &str, port: Option<u16>) -> Vec<FindAnswer> {
         let wanted: Prefix6 = address.parse().unwrap();
         let find =
             Find { address: FindAddress::Ipv6(wanted), port, protocol: None, vrf: None, limit: None, cursor: None };
-        let page = super::find(&OnlyBlocks::new(), &find, wanted).unwrap();
+        let page = super::find(live, &find, wanted).unwrap();
         assert_eq!(page.cursor, None);
         page.objects
     }
@@ -298,6 +313,28 @@ mod tests {
     }
 
     #[test]
+    fn refusals_of_a_prefix_are_among_what_its_hosts_have() {
+        let refused = control::Refused { port_quota: 3, rate_limit: 1, ..control::Refused::default() };
+        let said = "; refused packets: port_quota 3, rate_limit 1";
+        let none = control::PerProtocol::default();
+        for (own_ports, mappings, has) in [
+            (subscriber().own_ports, none, "ports 1024-1535 of 203.0.113.7, 4096-4607 of 203.0.113.7"),
+            (Vec::new(), control::PerProtocol { udp: 7, ..none }, "7 mappings"),
+            (Vec::new(), none, "no mapping now"),
+        ] {
+            let mut live = OnlyBlocks::new();
+            live.1 = Subscriber { refused, own_ports, mappings, ..live.1 };
+            for asked in ["2001:db8:c:100::10", "2001:db8:c:100::/56"] {
+                let [one] = &found_in(&live, asked, None)[..] else { panic!("{asked}") };
+                assert_eq!(one.detail, format!("2001:db8:c:100::/56 has {has}{said}"));
+                assert_eq!((one.host, one.vrf.as_deref()), (live.1.host, Some("default")));
+            }
+            let [one] = &found_in(&live, "2001:db8:c:100::10", Some(5000))[..] else { panic!("with a port") };
+            assert!(!one.detail.contains("refused"), "they are not of a port");
+        }
+    }
+
+    #[test]
     fn an_address_inside_homes_is_to_be_asked_for_by_b4() {
         let mut settings = Settings { realm_names: vec!["default".to_owned()], ..Settings::default() };
         settings.transition.softwires = vec![nat::settings::Softwire {
@@ -306,7 +343,7 @@ mod tests {
             inner: vec![nat::types::Prefix::new(Ipv4Addr::new(192, 168, 0, 0), 16).unwrap()],
             subscribers: Vec::new(),
         }];
-        let live = OnlyBlocks(Arc::new(Shared::new(settings, 1).unwrap()));
+        let live = OnlyBlocks(Arc::new(Shared::new(settings, 1).unwrap()), subscriber());
         for (address, is_inside) in [([192, 168, 1, 2], true), ([10, 0, 0, 1], false)] {
             let address = FindAddress::Ipv4(address.into());
             let find = Find { address, port: None, protocol: None, vrf: None, limit: None, cursor: None };

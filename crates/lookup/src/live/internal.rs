@@ -12,6 +12,7 @@ use nat::types::RealmId;
 use nat::types::is_host_number;
 
 use super::Search;
+use super::refusals_of;
 use crate::convert;
 
 impl Search<'_> {
@@ -205,7 +206,6 @@ impl Search<'_> {
 fn note_refusals(refusals: &[(u16, Refused)], answers: &mut [FindAnswer]) {
     for answer in answers {
         let Some((_, refused)) = refusals.iter().find(|(realm, _)| answer.realm == Some(*realm)) else { continue };
-        let causes: Vec<String> = refused.causes().map(|(cause, count)| format!("{cause} {count}")).collect();
-        answer.detail += &format!("; refused packets: {}", causes.join(", "));
+        answer.detail += &refusals_of(refused);
     }
 }

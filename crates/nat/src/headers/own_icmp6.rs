@@ -45,7 +45,7 @@ pub fn may_answer(packet: &[u8]) -> bool {
     if view.source() == 0 || ipv6::is_multicast(view.source()) || ipv6::is_multicast(view.destination()) {
         return false;
     }
-    let Ok(chain) = ipv6::chain(view.packet()) else { return false };
+    let Ok(chain) = ipv6::chain_to_transport(view.packet()) else { return false };
     if chain.fragment.is_some_and(|fragment| fragment.offset != 0) {
         return false;
     }
@@ -61,7 +61,8 @@ pub fn may_answer(packet: &[u8]) -> bool {
 /// True for an ICMPv6 message.
 #[must_use]
 pub fn is_icmp6(packet: &[u8]) -> bool {
-    ipv6::chain(Ipv6::new_unchecked(packet).packet()).is_ok_and(|chain| chain.protocol == ipv6::PROTOCOL_ICMP6)
+    let chain = ipv6::chain_to_transport(Ipv6::new_unchecked(packet).packet());
+    chain.is_ok_and(|chain| chain.protocol == ipv6::PROTOCOL_ICMP6)
 }
 
 /// Writes an error about `offending`, a packet without padding, and returns its length. First ask

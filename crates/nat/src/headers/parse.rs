@@ -3,6 +3,7 @@
 use crate::headers::gre;
 use crate::types::DUMMY;
 use crate::types::Protocol;
+use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 /// RFC 791 §3.1.
@@ -245,4 +246,17 @@ pub(crate) fn source_is_valid(address: u32) -> bool {
 #[inline]
 pub(crate) fn destination_is_valid(address: u32) -> bool {
     source_is_valid(address) && address != DUMMY
+}
+
+/// 169.254/16.
+#[inline]
+pub(crate) const fn is_link_local(address: u32) -> bool {
+    address >> 16 == 0xa9fe
+}
+
+/// As [`destination_is_valid`], for a packet of this inside address. A link-local address is of the
+/// link of an IPv6 host, and no router forwards packets to it (RFC 3927 §2.7).
+#[inline]
+pub(crate) fn may_reach(inside: u32, destination: u32) -> bool {
+    destination_is_valid(destination) && !(is_host_number(inside) && is_link_local(destination))
 }

@@ -39,6 +39,7 @@ use crate::shard::upkeep::watch::crossing;
 use crate::state::path_mtu::PathMtus;
 use crate::state::reassembly::Reassembly;
 use crate::time::Instant;
+use crate::types::AddressUse;
 use crate::types::Facing;
 use crate::types::InterfaceId;
 use crate::types::RealmId;
@@ -140,8 +141,8 @@ pub(in crate::shard) struct Edge {
     reassembly: Option<Box<Reassembly>>,
     path_mtus: PathMtus,
     probes: Probes,
-    /// Own addresses that another station has (RFC 4862 §5.4.5).
-    duplicates: Vec<(RealmId, u128)>,
+    /// Own addresses that must not be used (RFC 4862 §5.4), and why. Usually none.
+    unused: Vec<(RealmId, u128, AddressUse)>,
 }
 
 impl Edge {
@@ -156,7 +157,7 @@ impl Edge {
             reassembly: Some(Box::new(Reassembly::new(has_hosts))),
             path_mtus: PathMtus::new(of_paths, has_hosts),
             probes: Probes::default(),
-            duplicates: Vec::with_capacity(settings.ipv6.addresses.len()),
+            unused: Vec::with_capacity(settings.ipv6.addresses.len()),
         }
     }
 
@@ -225,34 +226,40 @@ impl PacketPath {
         egress.next_hop >= self.ledger.shared.transition.first_hop
     }
 
-    /// Another station has an own address of this interface, which is not used from now on.
-    pub(in crate::shard) fn give_up_address(&mut self, interface: InterfaceId, address: u128) {
-        let given_up = (self.ledger.shared.realm_of(interface), address);
-        if !self.edge.duplicates.contains(&given_up) {
-            self.edge.duplicates.push(given_up);
+    /// Link-local addresses are of no interest here: nothing is sent from them.
+    pub(in crate::shard) fn set_address_use(&mut self, interface: InterfaceId, address: u128, now: AddressUse) {
+        let shared = &self.ledger.shared;
+        let (realm, own) = (shared.realm_of(interface), &shared.settings().ipv6.addresses);
+        if !own.iter().any(|own| own.interface == interface && own.address.to_bits() == address) {
+            return;
+        }
+        self.edge.unused.retain(|(of_realm, unused, _)| (*of_realm, *unused) != (realm, address));
+        if now != AddressUse::Preferred {
+            self.edge.unused.push((realm, address, now));
         }
     }
 
     #[inline(always)]
-    fn is_duplicate(&self, realm: RealmId, address: u128) -> bool {
-        !self.edge.duplicates.is_empty() && self.is_among_duplicates(realm, address)
+    fn is_unused(&self, realm: RealmId, address: u128) -> bool {
+        !self.edge.unused.is_empty() && self.why_unused(realm, address).is_some()
     }
 
     #[cold]
-    fn is_among_duplicates(&self, realm: RealmId, address: u128) -> bool {
-        self.edge.duplicates.contains(&(realm, address))
+    fn why_unused(&self, realm: RealmId, address: u128) -> Option<AddressUse> {
+        let is_it = |(of_realm, unused, _): &&(RealmId, u128, AddressUse)| (*of_realm, *unused) == (realm, address);
+        self.edge.unused.iter().find(is_it).map(|(.., now)| *now)
     }
 
     /// The source of own packets to the IPv6 hosts of a realm; `None` if no address is left.
     fn own_address6(&self, realm: RealmId) -> Option<u128> {
         let own = self.ledger.shared.transition.realm(realm)?.own;
-        if !self.is_duplicate(realm, own) {
+        if !self.is_unused(realm, own) {
             return Some(own);
         }
         let is_of_realm = |interface: InterfaceId| self.ledger.shared.facing(interface) == Facing::inside(realm);
         let mut others = self.ledger.shared.settings().ipv6.addresses.iter();
         let other =
-            others.find(|other| is_of_realm(other.interface) && !self.is_duplicate(realm, other.address.to_bits()));
+            others.find(|other| is_of_realm(other.interface) && !self.is_unused(realm, other.address.to_bits()));
         other.map(|other| other.address.to_bits())
     }
 

@@ -470,11 +470,33 @@ impl Shared {
         match self.transition.way_of(self.realm_of(ingress), view.destination()) {
             None => self.is_request6(ingress, packet),
             Some(Way::Nat64(_)) => true,
-            // Neighbours and pings of the address are for Natrix as a host.
-            Some(Way::Softwire(_)) => {
-                view.next_header() != wire::ipv6::PROTOCOL_ICMP6
-                    || packet.get(wire::ipv6::HEADER_LENGTH).is_some_and(|icmp_type| wire::icmp6::is_error(*icmp_type))
+            Some(Way::Softwire(_)) => view.next_header() == wire::ipv6::PROTOCOL_IPV4 || self.is_of_softwire(packet),
+        }
+    }
+
+    /// True for a packet to a softwire's end that is more than IPv4 in IPv6, and still for the NAT:
+    /// with extension headers, a request for port control, or an error about a softwire. All others
+    /// are for Natrix as a host.
+    #[cold]
+    fn is_of_softwire(&self, packet: &[u8]) -> bool {
+        let length = wire::ipv6::Ipv6::new_unchecked(packet).length().min(packet.len());
+        let packet = packet.get(..length).unwrap_or_default();
+        let Ok(chain) = wire::ipv6::chain_at_destination(packet) else { return false };
+        if chain.segments_left.is_some() || wire::ipv6::unknown_option(packet).is_some() {
+            return false;
+        }
+        let is_whole = chain.fragment.is_none_or(|fragment| fragment.is_atomic());
+        let transport = packet.get(chain.offset..).unwrap_or_default();
+        match chain.protocol {
+            wire::ipv6::PROTOCOL_IPV4 => true,
+            wire::ipv4::PROTOCOL_UDP => {
+                let port = transport.get(2..).and_then(<[u8]>::first_chunk);
+                is_whole && self.settings.port_control.pcp && port == Some(&pcp::SERVER_PORT.to_be_bytes())
             }
+            wire::ipv6::PROTOCOL_ICMP6 => {
+                is_whole && transport.first().is_some_and(|icmp_type| wire::icmp6::is_error(*icmp_type))
+            }
+            _ => false,
         }
     }
 

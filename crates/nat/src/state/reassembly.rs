@@ -37,8 +37,10 @@ pub(crate) const WITHOUT_CHECKSUM: u8 = u8::MAX;
 const HIGH_PERCENT: usize = 75;
 const LOW_PERCENT: usize = 50;
 
-/// Congestion mark in a class (RFC 3168 §5).
+/// The bits of a class that routers mark, and two of their values (RFC 3168 §5).
+const ECN: u8 = 3;
 const CONGESTED: u8 = 3;
+const NOT_CAPABLE: u8 = 0;
 
 const UNIT: usize = 8;
 const WORDS: usize = BYTES_MAX / UNIT / 64;
@@ -67,7 +69,8 @@ pub(crate) struct Part<'a> {
 pub(crate) enum Outcome {
     /// Kept.
     Held,
-    /// `held`: earlier fragments. `class` is marked if a fragment's was (RFC 3168 §5.3).
+    /// `held`: earlier fragments. `class` is that of the fragment at offset 0, and marked if any
+    /// fragment's was (RFC 3168 §5.3).
     Whole { slot: usize, length: usize, held: u32, class: u8 },
     /// `held`: earlier fragments.
     Dropped { verdict: Verdict, held: u32 },
@@ -80,7 +83,11 @@ struct Datagram {
     realm: RealmId,
     identification: u32,
     way: u8,
+    /// Of the fragment at offset 0 (RFC 8200 §4.5).
     class: u8,
+    has_mark: bool,
+    /// A fragment says that its sender knows no marks.
+    is_unmarkable: bool,
     in_use: bool,
     /// Fragments overlapped: none is taken any more.
     is_refused: bool,
@@ -99,6 +106,8 @@ const EMPTY: Datagram = Datagram {
     identification: 0,
     way: 0,
     class: 0,
+    has_mark: false,
+    is_unmarkable: false,
     in_use: false,
     is_refused: false,
     started: Instant::ORIGIN,
@@ -220,9 +229,11 @@ impl Reassembly {
             datagram.units[unit / 64] |= 1 << (unit % 64);
         }
         datagram.received += part.bytes.len();
-        if part.class & CONGESTED == CONGESTED {
-            datagram.class |= CONGESTED;
+        if part.offset == 0 {
+            datagram.class = part.class;
         }
+        datagram.has_mark |= part.class & ECN == CONGESTED;
+        datagram.is_unmarkable |= part.class & ECN == NOT_CAPABLE;
         if !part.more {
             datagram.total = end;
         }
@@ -230,8 +241,12 @@ impl Reassembly {
             place.copy_from_slice(part.bytes);
         }
         if datagram.total != 0 && datagram.received == datagram.total {
-            let (length, class) = (datagram.total, datagram.class);
+            let (length, mark) = (datagram.total, if datagram.has_mark { CONGESTED } else { 0 });
+            let (class, is_unmarkable) = (datagram.class | mark, datagram.is_unmarkable);
             let held = self.end(slot);
+            if mark != 0 && is_unmarkable {
+                return Outcome::Dropped { verdict: Verdict::FragmentMalformed, held };
+            }
             return Outcome::Whole { slot, length, held, class };
         }
         datagram.held += 1;
@@ -266,7 +281,6 @@ impl Reassembly {
                 realm: part.realm,
                 identification: part.identification,
                 way: part.way,
-                class: part.class,
                 in_use: true,
                 started: now,
                 ..EMPTY

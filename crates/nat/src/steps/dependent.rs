@@ -15,7 +15,7 @@ use crate::external::ports::PortRange;
 use crate::external::ports::Sought;
 use crate::external::ports::Taker;
 use crate::headers::parse::Parsed;
-use crate::headers::parse::destination_is_valid;
+use crate::headers::parse::may_reach;
 use crate::random::Random;
 use crate::settings::MappingKind;
 use crate::settings::Pooling;
@@ -154,7 +154,7 @@ impl View<'_> {
         report: &mut T,
     ) -> Result<NewDependent, NoDependent> {
         let remote = ask.remote_outside;
-        if !destination_is_valid(remote.0) || self.local.lookup(remote.0).is_some() {
+        if !may_reach(ask.key.address, remote.0) || self.local.lookup(remote.0).is_some() {
             return Err(NoDependent::Drop(Verdict::DestinationInvalid));
         }
         self.way(Facing::OUTSIDE, remote.0, parsed, report).map_err(NoDependent::Return)?;

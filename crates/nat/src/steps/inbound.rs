@@ -6,6 +6,7 @@ use crate::external::static_mapping::Inside;
 use crate::external::static_mapping::Kind;
 use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
+use crate::headers::parse::is_link_local;
 use crate::policy::gateways::CompiledGateway;
 use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
@@ -257,7 +258,9 @@ impl<'a> View<'a> {
     /// be put before a private address (RFC 6052 §3.1).
     fn check_shown(&self, packet: &Inbound<'_>, internal: &InternalKey) -> Result<(), Verdict> {
         if !is_nat64_number(internal.address) {
-            return Ok(());
+            // No router forwards packets of a link-local address (RFC 3927 §2.7).
+            let is_misled = is_host_number(internal.address) && is_link_local(packet.parsed.source);
+            return if is_misled { Err(Verdict::SourceInvalid) } else { Ok(()) };
         }
         let is_of_pool = |address| self.local.lookup(address).is_some_and(|local| local.pool_address().is_some());
         if packet.via == Via::Hairpin && !is_of_pool(packet.parsed.source) {

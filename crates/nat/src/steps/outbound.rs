@@ -11,7 +11,7 @@
 use crate::external::static_mapping::Inside;
 use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
-use crate::headers::parse::destination_is_valid;
+use crate::headers::parse::may_reach;
 use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
 use crate::random::Random;
@@ -220,7 +220,7 @@ impl View<'_> {
             report.step(|| Step::OwnAddress(packet.destination().address));
             return Err(Ending::Local);
         }
-        if !destination_is_valid(parsed.destination) {
+        if !may_reach(packet.key.address, parsed.destination) {
             return Err(Ending::Drop(Verdict::DestinationInvalid));
         }
         Ok(local.and_then(Local::pool_address))

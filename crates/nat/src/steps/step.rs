@@ -10,6 +10,7 @@ use crate::state::grant::Kind;
 use crate::state::grant::Origin;
 use crate::state::tcp::TcpState;
 use crate::time::Duration;
+use crate::types::AddressUse;
 use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::InsideHost;
@@ -70,6 +71,15 @@ pub enum Step {
     Owner(WorkerId),
     /// The destination is Natrix itself.
     OwnAddress(Ipv4Addr),
+    /// The destination is Natrix itself, or where softwires end.
+    OwnAddress6(Ipv6Addr),
+    /// The packet needs an own address that must not be used.
+    AddressNotUsed {
+        /// The address.
+        address: Ipv6Addr,
+        /// Why.
+        now: AddressUse,
+    },
     /// An external address is the destination.
     Hairpin {
         /// The destination.
@@ -222,6 +232,13 @@ pub enum Step {
     SessionWouldBeCreated,
     /// A fragment waits for its datagram's ports, or has them.
     Fragment {
+        /// Bytes.
+        offset: u16,
+        /// More follow.
+        more: bool,
+    },
+    /// A fragment waits for the rest of its softwire's packet, or completes it.
+    SoftwireFragment {
         /// Bytes.
         offset: u16,
         /// More follow.

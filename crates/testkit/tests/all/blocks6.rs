@@ -200,6 +200,11 @@ fn refusals_are_those_of_a_prefix_and_outlast_its_numbers() {
     let mut refused: Vec<_> = views.iter().map(|view| (view.host, view.refused.iter().sum::<u32>())).collect();
     refused.sort_by_key(|(_, count)| *count);
     assert_eq!(refused, [(customer(1), 1), (customer(0), 3)]);
+    // A number that is no longer its own would be that of another host.
+    let numbers = views.iter().map(|view| (view.host, !view.address.is_unspecified()));
+    let mut numbers: Vec<_> = numbers.filter(|(_, has_number)| !has_number).map(|(host, _)| host).collect();
+    numbers.sort_by_key(|host| host.map(|host| host.address));
+    assert_eq!(numbers[0], customer(0));
 }
 
 #[test]

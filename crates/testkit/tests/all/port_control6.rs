@@ -10,6 +10,7 @@ use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
 use nat::settings::Filtering;
+use nat::types::AddressUse;
 use nat::types::Prefix;
 use pcp::SERVER_PORT;
 use pcp::mapped;
@@ -394,6 +395,20 @@ fn a_loss_of_state_is_announced_to_all_nodes() {
         assert_eq!((source6(packet), destination6(packet)), ((v6(OWN6), SERVER_PORT), (v6("ff02::1"), 5_350)));
         assert_eq!((packet[48], packet[49], packet[51]), (2, 0x80, SUCCESS));
     }
+}
+
+#[test]
+fn nothing_is_announced_from_a_tentative_address() {
+    covers!("4862-5.4");
+    let mut bed = Bed6::new(with_pcp());
+    bed.set_address_use(v6(OWN6), AddressUse::Tentative);
+    bed.announce_loss();
+    let is_of_own = |packet: &&Vec<u8>| packet[0] >> 4 == 6 && source6(packet).0 == v6(OWN6);
+    let [sent, _] = bed.advance(Duration::from_secs(1));
+    assert_eq!(sent.iter().filter(is_of_own).count(), 0);
+    bed.set_address_use(v6(OWN6), AddressUse::Preferred);
+    let [sent, _] = bed.advance(Duration::from_secs(200));
+    assert!((5..10).contains(&sent.iter().filter(is_of_own).count()), "the later ones");
 }
 
 #[test]

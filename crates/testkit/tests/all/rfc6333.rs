@@ -6,6 +6,7 @@ use nat::Duration;
 use nat::Verdict;
 use nat::event::Cause;
 use nat::event::EventKind;
+use nat::types::AddressUse;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
 use testkit::bed6::*;
@@ -22,13 +23,13 @@ fn from(b4: &str, inner: &[u8]) -> Vec<u8> {
     softwire(v6(b4), v6(AFTR), inner)
 }
 
-/// The packet inside a softwire to this B4.
 fn with_class(class: u8, mut packet: Vec<u8>) -> Vec<u8> {
     packet[0] = 0x60 | class >> 4;
     packet[1] = class << 4;
     packet
 }
 
+/// The packet inside a softwire to this B4.
 fn inner_of(packet: &[u8], b4: &str) -> Vec<u8> {
     let view = view6(packet);
     assert_eq!((view.source(), view.destination(), view.next_header()), (v6(AFTR), v6(b4), 4));
@@ -153,13 +154,50 @@ fn impossible_inner_sources_never_pass() {
     let mut settings = settings6();
     settings.transition.softwires[0].inner = vec![nat::types::Prefix::ALL];
     let mut bed = Bed6::new(settings);
-    for inner in ["127.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.0.8"] {
+    let impossible = ["127.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "240.0.0.1", "255.255.255.255", "192.0.0.8"];
+    for inner in impossible.into_iter().chain(["169.254.0.1", "169.254.255.255"]) {
         let inner = inner.parse().expect("an address");
         let [inside, out] = bed.inside(&from(C6, &build::udp(at(inner, 5_000), at(E1, 53)).build()));
         let seen = (inside.len(), out.len(), bed.verdict());
         assert_eq!(seen, (0, 0, Some(Verdict::SourceInvalid)), "{inner}");
     }
     assert_eq!(bed.inside(&from(C6, &build::udp(at([8, 8, 8, 8].into(), 5_000), at(E1, 53)).build()))[1].len(), 1);
+}
+
+#[test]
+fn link_local_addresses_are_not_reached_through_a_softwire() {
+    covers!("3927-2.7");
+    let link_local = Ipv4Addr::new(169, 254, 0, 1);
+    let mut bed = Bed6::new(settings6().filtering(nat::settings::Filtering::EndpointIndependent));
+    let inner = |to: Ipv4Addr, length| build::udp(at(HOME, 5_000), at(to, 53)).payload_length(length).build();
+    for known in [false, true] {
+        for length in [8, 100, 1_400] {
+            let refused = [
+                inner(link_local, length),
+                build::tcp(at(HOME, 5_000), at(link_local, 80), wire::tcp::Flags::SYN).payload_length(length).build(),
+                build::echo_request(HOME, link_local, 7).payload_length(length).build(),
+                build::icmp_error(HOME, link_local, 3, 3, &build::udp(at(E1, 53), at(HOME, 5_000)).build()).build(),
+            ];
+            for packet in refused {
+                assert_eq!(bed.inside(&from(C6, &packet)).concat().len(), 0);
+                assert_eq!(bed.verdict(), Some(Verdict::DestinationInvalid), "{known} {length}");
+            }
+        }
+        assert_eq!(bed.inside(&from(C6, &inner([169, 253, 0, 1].into(), 8)))[1].len(), 1);
+        assert_eq!(bed.inside(&from(C6, &inner(E1, 8)))[1].len(), 1);
+    }
+    let [_, out] = bed.inside(&from(C6, &inner(E1, 8)));
+    let mapped = source(&out[0]);
+    let about = build::udp(mapped, at(E1, 53)).payload(b"x").build();
+    for packet in [
+        build::udp(at(link_local, 53), mapped).payload(b"answer").build(),
+        build::udp(at(link_local, 53), mapped).payload_length(1_400).build(),
+        build::icmp_error(link_local, *mapped.ip(), 3, 3, &about).build(),
+    ] {
+        assert_eq!(bed.outside(&packet).concat().len(), 0);
+        assert_eq!(bed.verdict(), Some(Verdict::SourceInvalid));
+    }
+    assert_eq!(bed.outside(&build::udp(at(E2, 9), mapped).build())[0].len(), 1, "any other may send");
 }
 
 /// Two VRFs whose customers and AFTRs have the same addresses, by interfaces 0 and 2.
@@ -594,7 +632,7 @@ fn the_class_of_a_softwire_is_that_of_its_packet() {
 }
 
 #[test]
-fn a_softwires_end_that_another_station_has_is_not_used() {
+fn a_softwires_end_is_used_only_while_no_other_has_it() {
     covers!("4862-5.4");
     let mut settings = settings6();
     settings.port_control.pcp = true;
@@ -607,22 +645,27 @@ fn a_softwires_end_that_another_station_has_is_not_used() {
     let ping = to_aftr(&build::echo_request(HOME, AFTR_INSIDE, 7).build());
     let fragments =
         fragments6(&to_aftr(&build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(900).build()), &[512], 9);
+    let request = udp6((v6(C6), 6_000), (v6(OWN6), 5_351), &[2; 24]);
     let [_, out] = bed.inside(&to_aftr(&packet));
-    let answer = build::udp(at(E1, 53), source(&out[0]));
-    assert_eq!(bed.outside(&answer.build())[0].len(), 1);
-    bed.give_up_address(v6(OWN6));
-    for packet in [to_aftr(&packet), expiring, ping].iter().chain(&fragments) {
-        assert_eq!(bed.inside(packet).concat(), Vec::<Vec<u8>>::new());
-        assert_eq!(bed.verdict(), Some(Verdict::LocalIgnored));
+    let mapped = source(&out[0]);
+    let answer = |length| build::udp(at(E1, 53), mapped).payload_length(length).build();
+    assert_eq!(bed.inside(&request)[0].len(), 1, "an answer");
+    for now in [AddressUse::Tentative, AddressUse::Preferred, AddressUse::Duplicate] {
+        bed.set_address_use(v6(OWN6), now);
+        if now == AddressUse::Preferred {
+            assert_eq!(bed.inside(&to_aftr(&packet))[1].len(), 1);
+            assert_eq!(bed.outside(&answer(8))[0].len(), 1);
+            continue;
+        }
+        for packet in [to_aftr(&packet), expiring.clone(), ping.clone(), request.clone()].iter().chain(&fragments) {
+            assert_eq!(bed.inside(packet).concat(), Vec::<Vec<u8>>::new(), "{now:?}");
+            assert_eq!(bed.verdict(), Some(Verdict::AddressNotUsed), "{now:?}");
+        }
+        for length in [8, 1_400, 1_472] {
+            assert_eq!(bed.outside(&answer(length)).concat().len(), 0, "{now:?}");
+            assert_eq!(bed.verdict(), Some(Verdict::AddressNotUsed), "{now:?}");
+        }
     }
-    for length in [8, 1_400, 1_472] {
-        assert_eq!(
-            bed.outside(&build::udp(at(E1, 53), source(&out[0])).payload_length(length).build()).concat().len(),
-            0
-        );
-        assert_eq!(bed.verdict(), Some(Verdict::NoRoute));
-    }
-    assert_eq!(bed.inside(&udp6((v6(C6), 6_000), (v6(OWN6), 5_351), &[2; 24])).concat().len(), 0);
 }
 
 #[test]
@@ -672,7 +715,35 @@ fn a_mark_of_congestion_on_one_fragment_is_kept() {
             assert_eq!(seen, expected.map(|mark| 0x28 | mark), "inner {inner}, fragment {marked}");
         }
     }
-    assert_eq!(bed.count(Verdict::SoftwireMalformed), 3);
+    assert_eq!(bed.count(Verdict::FragmentMalformed), 9, "each fragment of three packets");
+}
+
+#[test]
+fn the_fragment_at_offset_0_gives_the_class() {
+    covers!("6333-6", "8200-4.5", "3168-5.3");
+    let mut bed = Bed6::new(settings6());
+    let mut identification = 0;
+    for (classes, expected) in [
+        ([0xb8, 0x28, 0x00], Some(0xb8)),
+        ([0xba, 0x2b, 0x02], Some(0xbb)),
+        ([0xb9, 0x01, 0x02], Some(0xb9)),
+        ([0xbb, 0x2a, 0x00], None),
+    ] {
+        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+            let packet = build::udp(at(HOME, 5_000), at(E1, 53)).payload_length(1_400).ds_field(0x2a);
+            identification += 1;
+            let pieces = fragments6(&from(C6, &packet.build()), &[512, 512], identification);
+            let mut left = Vec::new();
+            for place in order {
+                left.extend(bed.inside(&with_class(classes[place], pieces[place].clone()))[1].clone());
+            }
+            let seen = left.first().map(|it| header(it).ds_field());
+            // From 0xb8 the packet inside keeps its own mark (RFC 6040 §4.2).
+            let expected = expected.map(|class| if class & 3 == 0 { class | 2 } else { class });
+            assert_eq!(seen, expected, "{classes:02x?} in order {order:?}");
+        }
+    }
+    assert_eq!(bed.count(Verdict::FragmentMalformed), 9);
 }
 
 #[test]

@@ -661,6 +661,74 @@ fn a_dropped_packet_is_answered_but_never_an_icmp_message() {
 }
 
 #[test]
+fn every_drop_of_an_ipv6_packet_has_its_answer() {
+    covers!("7915-5.4");
+    let mut settings = settings6();
+    settings.interfaces[1].mtu = 1_400;
+    settings.transition.hosts_per_subscriber_max = 1;
+    let mut bed = Bed6::new(settings);
+    bed.inside(&udp6((v6(C6), 1), e1(2), b"x"));
+    let to = |address: [u8; 4]| behind(address.into());
+    let extended = |packet: &[u8], times| {
+        let options = |packet: Vec<u8>, _| wire::build6::with_extension(&packet, 60, &[0, 1, 4, 0, 0, 0, 0]);
+        (0..times).fold(packet.to_vec(), options)
+    };
+    let behind_fragment = |packet: &[u8]| {
+        let packet = wire::build6::with_extension(packet, 60, &[0, 1, 4, 0, 0, 0, 0]);
+        wire::build6::with_extension(&packet, 44, &[0, 0, 1, 0, 0, 0, 1])
+    };
+    let open = |packet: &[u8]| wire::build6::with_extension(packet, 43, &[0, 253, 1, 0, 0, 0, 0]);
+    let with_hops = |mut packet: Vec<u8>, hops| {
+        packet[7] = hops;
+        packet
+    };
+    let without_checksum = |mut packet: Vec<u8>| {
+        packet[46..48].fill(0);
+        packet
+    };
+    let udp = |to: u128| udp6((v6(C6), 1), (to, 2), b"x");
+    let ping = |to: u128| ping6(v6(C6), to, 7);
+    let prohibited = Some((1, 1, 0));
+    // The packet, what a host hears of it, and what it hears of a ping in its place.
+    for (packet, hears, ping, hears_of_ping) in [
+        (udp(to([10, 0, 0, 1])), prohibited, ping(to([10, 0, 0, 1])), None),
+        (udp(to([127, 0, 0, 1])), prohibited, ping(to([127, 0, 0, 1])), None),
+        (udp(to([169, 254, 0, 1])), prohibited, ping(to([169, 254, 0, 1])), None),
+        (tcp6((v6(C6), 1), (to([224, 0, 0, 1]), 2), 2, (1, 0), b""), prohibited, ping(to([224, 0, 0, 1])), None),
+        (without_checksum(udp(behind(E1))), prohibited, fragments6(&ping(behind(E1)), &[8], 1).remove(0), None),
+        (behind_fragment(&udp(behind(E1))), prohibited, behind_fragment(&ping(behind(E1))), None),
+        (open(&udp(behind(E1))), Some((4, 0, 43)), open(&ping(behind(E1))), Some((4, 0, 43))),
+        (packet6(v6(C6), behind(E1), 132, &[0; 12]), Some((1, 4, 0)), ping(to([0, 0, 0, 1])), None),
+        (with_hops(udp(behind(E1)), 1), Some((3, 0, 0)), with_hops(ping(behind(E1)), 1), Some((3, 0, 0))),
+        (udp6((v6(C6), 1), e1(2), &[7; 1_400]), Some((2, 0, 1_420)), ping(to([255; 4])), None),
+        (udp6((v6(C6) + 1, 1), e1(2), b"x"), Some((1, 3, 0)), ping6(v6(C6) + 1, behind(E1), 7), None),
+        // Whether more than 8 headers hide an ICMPv6 error, nobody knows.
+        (extended(&udp(behind(E1)), 9), None, extended(&ping(behind(E1)), 9), None),
+    ] {
+        for (packet, expected) in [(packet, hears), (ping, hears_of_ping)] {
+            bed.advance(Duration::from_secs(2));
+            let [back, out] = bed.inside(&packet);
+            assert_eq!(out.len(), 0, "it is dropped: {packet:02x?}");
+            assert_eq!((back.len(), meaning6(&back)), (usize::from(expected.is_some()), expected), "{packet:02x?}");
+        }
+    }
+    // Of an ICMPv6 error never, whatever is wrong with it.
+    let quote = udp6(e1(2), (v6(C6), 1), b"x");
+    let error = |to: u128| icmp6_message(v6(C6), to, (1, 4), 0, &quote);
+    for packet in [
+        error(to([10, 0, 0, 1])),
+        error(to([127, 0, 0, 1])),
+        open(&error(behind(E1))),
+        with_hops(error(behind(E1)), 1),
+        extended(&error(behind(E1)), 9),
+        icmp6_message(v6(C6), behind(E1), (1, 200), 0, &quote),
+    ] {
+        bed.advance(Duration::from_secs(2));
+        assert_eq!(bed.inside(&packet).concat().len(), 0, "{packet:02x?}");
+    }
+}
+
+#[test]
 fn errors_about_dropped_packets_are_limited_and_optional() {
     covers!("7915-4.4", "7915-5.4");
     let mut bed = Bed6::new(settings6());

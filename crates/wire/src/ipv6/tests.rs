@@ -52,6 +52,49 @@ fn extension_headers_are_followed_to_the_transport() {
 }
 
 #[test]
+fn a_destination_looks_behind_an_atomic_fragment_header() {
+    // Fragment header, destination options, another Fragment header, ICMPv6.
+    let payload = |first: u8, second: u8| {
+        let fragments = [first, second].map(|bits| [0, bits, 0, 0, 0, 7]);
+        let options = [44, 0, 1, 4, 0, 0, 0, 0];
+        [&[60, 0][..], &fragments[0], &options, &[58, 0], &fragments[1], &[128; 8]].concat()
+    };
+    let at = |first, second| {
+        let bytes = packet(44, &payload(first, second));
+        let found = chain_at_destination(&bytes).expect("a chain");
+        (found.protocol, found.offset, found.number_offset, found.fragment.map(|fragment| fragment.is_atomic()))
+    };
+    assert_eq!(at(0, 0), (58, 64, 56, Some(true)));
+    assert_eq!(at(1, 0), (60, 48, 40, Some(false)), "more fragments follow");
+    assert_eq!(at(8, 0), (60, 48, 40, Some(false)), "a later one");
+    assert_eq!(at(0, 1), (58, 64, 56, Some(false)));
+    let found = chain(&packet(44, &payload(0, 0))).expect("a chain");
+    assert_eq!((found.protocol, found.offset), (60, 48), "others do not");
+    let shown = |first, second| chain_to_transport(&packet(44, &payload(first, second))).expect("a chain").protocol;
+    assert_eq!((shown(0, 1), shown(1, 1), shown(8, 0)), (58, 58, 60), "a first fragment shows its transport");
+}
+
+#[test]
+fn options_say_what_becomes_of_the_packet() {
+    // PadN, Router Alert, Pad1 and an unknown option that may be skipped.
+    let skipped = [58, 1, 1, 0, 5, 2, 0, 0, 0, 0x1e, 4, 9, 9, 9, 9, 0];
+    assert_eq!(unknown_option(&packet(0, &skipped)), None);
+    for (kind, is_reported) in [(0x41, false), (0x81, true), (0xc2, true)] {
+        let option = [58, 0, 0, kind, 2, 0, 0, 0];
+        let expected = Some(UnknownOption { offset: 43, is_reported });
+        assert_eq!(unknown_option(&packet(0, &option)), expected);
+        assert_eq!(unknown_option(&packet(60, &option)), expected);
+        assert_eq!(unknown_option(&packet(43, &option)), None, "a routing header has none");
+        let behind = [&[60, 0, 0, 0, 0, 0, 0, 7][..], &option].concat();
+        assert_eq!(unknown_option(&packet(44, &behind)), Some(UnknownOption { offset: 51, is_reported }));
+        let of_fragment = [&[60, 0, 0, 1, 0, 0, 0, 7][..], &option].concat();
+        assert_eq!(unknown_option(&packet(44, &of_fragment)), None);
+    }
+    let overlong = [58, 0, 1, 5, 0, 0, 0, 0];
+    assert_eq!(unknown_option(&packet(0, &overlong)), Some(UnknownOption { offset: 42, is_reported: false }));
+}
+
+#[test]
 fn segments_left_are_found_where_they_stand() {
     let found = chain(&packet(43, &[17, 0, 0, 1, 0, 0, 0, 0])).expect("a chain");
     assert_eq!((found.protocol, found.segments_left), (17, Some(43)));

@@ -51,8 +51,13 @@ fn settings() -> Settings {
     settings
 }
 
+fn own(settings: &Settings) -> Arc<OwnAddresses> {
+    Arc::new(OwnAddresses::new(settings, |_| Some(STATION), |_| true))
+}
+
 fn node() -> Node {
-    Node::new(&settings(), None, |_| Some(STATION), |_| true, 7)
+    let settings = settings();
+    Node::new(&settings, None, &own(&settings), |_| true, 7)
 }
 
 #[test]
@@ -76,7 +81,7 @@ fn node_of_kernel(settings: &Settings) -> (Node, Fib, Arc<LiveRoutes>) {
         fib.refresh(&rib, settings, table, prefix).unwrap();
     }
     fib.publish();
-    (Node::new(settings, Some(&live), |_| Some(STATION), |_| true, 7), fib, live)
+    (Node::new(settings, Some(&live), &own(settings), |_| true, 7), fib, live)
 }
 
 #[test]
@@ -84,7 +89,7 @@ fn routes_of_the_kernel_lead_as_those_of_the_configuration_do() {
     let mut settings = settings();
     settings.kernel_interfaces = vec![LAN, WAN];
     let (node, mut fib, live) = node_of_kernel(&settings);
-    let without = Node::new(&settings, None, |_| Some(STATION), |_| true, 7);
+    let without = Node::new(&settings, None, &own(&settings), |_| true, 7);
     for from in [LAN, WAN] {
         for to in ["2001:db8:1::55", "2001:db8:1:2::5", "2001:db8:9::1", "2001:db8:77::1", "fe80::5", "3fff::1"] {
             assert_eq!(node.leads(from, bits(to)), without.leads(from, bits(to)), "{to} from {from:?}");
@@ -141,6 +146,44 @@ fn addresses_are_probed_before_they_are_used() {
     // No router forwards what comes from a link-local address.
     assert_eq!(node.own_address(WAN, bits("2001:db8:77::5")), None);
     assert_eq!(node.next_due(later + PROBE_TIME), None);
+}
+
+#[test]
+fn other_workers_use_an_address_only_after_its_probe() {
+    // covers: 4862-5.4
+    let settings = settings();
+    let own = own(&settings);
+    let [mut prober, mut other] = [true, false].map(|probes| Node::new(&settings, None, &own, |_| probes, 7));
+    let (now, ours) = (Instant::from_micros(1_000_000), bits("2001:db8:1::1"));
+    let advance = |node: &mut Node, now| core::iter::from_fn(|| node.next_due(now)).count();
+    // Its own clock may be ahead: the probe leaves later.
+    assert_eq!((advance(&mut other, now), advance(&mut prober, now + PROBE_TIME)), (0, 4));
+    assert_eq!(advance(&mut other, now + PROBE_TIME), 0);
+    other.follow();
+    assert_eq!(other.own_address(LAN, bits("2001:db8:1::5")), None);
+    assert_eq!(advance(&mut prober, now + PROBE_TIME + PROBE_TIME), 4);
+    assert_eq!(other.own_address(LAN, bits("2001:db8:1::5")), None);
+    assert!(other.take_changed() && !other.take_changed());
+    other.follow();
+    assert!(other.take_changed());
+    assert_eq!(other.own_address(LAN, bits("2001:db8:1::5")), Some(ours));
+}
+
+#[test]
+fn a_duplicate_that_another_worker_heard_is_not_announced() {
+    // covers: 4862-5.4
+    let settings = settings();
+    let own = own(&settings);
+    let [mut prober, mut other] = [true, false].map(|probes| Node::new(&settings, None, &own, |_| probes, 7));
+    let (now, ours) = (Instant::from_micros(1_000_000), bits("2001:db8:1::1"));
+    while prober.next_due(now).is_some() {}
+    other.give_up(LAN, ours);
+    let due: Vec<u128> = core::iter::from_fn(|| prober.next_due(now + PROBE_TIME)).map(|due| due.address).collect();
+    assert!(due.len() == 3 && !due.contains(&ours), "{due:x?}");
+    for node in [&mut prober, &mut other] {
+        node.follow();
+        assert_eq!(node.own_address(LAN, bits("2001:db8:1::5")), Some(bits("fe80::ff:fe00:9")));
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::IpAddr;
+use core::net::Ipv6Addr;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::collections::HashSet;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nat::Settings;
+use nat::types::AddressUse;
 use nat::types::InterfaceId;
 use netlink_packet_core::NLM_F_CREATE;
 use netlink_packet_core::NLM_F_REPLACE;
@@ -22,8 +24,10 @@ use wire::ethernet::MacAddress;
 
 use super::Follower;
 use crate::instance::lock;
+use crate::ipv6::OwnAddresses;
 use crate::kernel::netlink;
 use crate::kernel::netlink::AddressCheck;
+use crate::kernel::netlink::DeviceAddress;
 
 /// Time between two attempts to use an address that another station has.
 const CHECK_INTERVAL: Duration = Duration::from_secs(9);
@@ -95,11 +99,14 @@ impl Follower {
         let mut all = Vec::new();
         let read = self.socket.dump(netlink::all_addresses(), |message| all.extend(netlink::device_address(&message)));
         if read.is_err() {
+            // With the next look.
+            self.reads_links = true;
             return;
         }
         if let (Some(ingress), Some(links)) = (&self.devices.ingress, &self.seen.links) {
             lock(ingress).look(links, &all);
         }
+        note_checks(&self.own, &self.devices.interfaces, &all);
         let has: HashMap<(u32, IpAddr, u8), AddressCheck> =
             all.iter().map(|found| ((found.device, found.address, found.prefix_length), found.check)).collect();
         let shared = Arc::clone(&self.settings_of);
@@ -220,6 +227,25 @@ impl Follower {
     }
 }
 
+/// Passes on what the kernel has found out about own IPv6 addresses of its devices. While it tries
+/// one again that another station had, that station may still have it. An address that somebody
+/// has taken from its device is in use, because the kernel has found no other station.
+fn note_checks(own: &OwnAddresses, devices: &[(InterfaceId, u32)], found: &[DeviceAddress]) {
+    for (interface, device) in devices {
+        for own_address in own.of(*interface) {
+            let address = IpAddr::from(Ipv6Addr::from_bits(own_address.address));
+            let found = found.iter().find(|found| (found.device, found.address) == (*device, address));
+            let now = match found.map(|found| found.check) {
+                Some(AddressCheck::Failed) => AddressUse::Duplicate,
+                Some(AddressCheck::UnderWay) | None if own_address.now() == AddressUse::Duplicate => continue,
+                Some(AddressCheck::UnderWay) => AddressUse::Tentative,
+                Some(AddressCheck::Done) | None => AddressUse::Preferred,
+            };
+            own.set(*interface, own_address.address, now);
+        }
+    }
+}
+
 /// What is wrong with a device of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DeviceFault {
@@ -268,4 +294,46 @@ pub(crate) fn addresses_of(settings: &Settings, interface: InterfaceId) -> Vec<(
     own.map(|own| (own.address.into(), own.prefix_length))
         .chain(own6.map(|own| (own.address.into(), own.prefix_length)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use nat::settings::Address6;
+    use nat::settings::Interface;
+    use nat::types::RealmId;
+    use nat::types::Side;
+
+    use super::*;
+
+    const LAN: InterfaceId = InterfaceId(0);
+    const OWN: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1);
+
+    #[test]
+    fn an_address_is_used_once_the_kernel_has_checked_it() {
+        // covers: 4862-5.4
+        let (side, realm) = (Side::Inside, RealmId::default());
+        let lan = Interface { name: "lan".to_owned(), side, realm, addresses: Vec::new(), mtu: 1_500 };
+        let mut settings = Settings { interfaces: vec![lan], kernel_interfaces: vec![LAN], ..Settings::default() };
+        settings.ipv6.addresses = vec![Address6 { interface: LAN, address: OWN, prefix_length: 64 }];
+        let own = OwnAddresses::new(&settings, |_| Some(MacAddress([2, 0, 0, 0, 0, 9])), |_| true);
+        own.set(LAN, OWN.to_bits(), AddressUse::Tentative);
+        let found = |device, check| {
+            let address = IpAddr::from(OWN);
+            DeviceAddress { device, address, prefix_length: 64, is_of_natrix: true, check }
+        };
+        let now = |found: &[DeviceAddress]| {
+            note_checks(&own, &[(LAN, 7)], found);
+            own.now(LAN, OWN.to_bits()).unwrap()
+        };
+        use AddressCheck::Done;
+        use AddressCheck::Failed;
+        use AddressCheck::UnderWay;
+        assert_eq!(now(&[found(7, UnderWay), found(8, Done)]), AddressUse::Tentative);
+        assert_eq!(now(&[found(8, UnderWay), found(7, Done)]), AddressUse::Preferred);
+        assert_eq!(now(&[found(7, Failed)]), AddressUse::Duplicate);
+        assert_eq!(now(&[]), AddressUse::Duplicate, "between two attempts");
+        assert_eq!(now(&[found(7, UnderWay)]), AddressUse::Duplicate, "another attempt");
+        assert_eq!(now(&[found(7, Done)]), AddressUse::Preferred, "the other station is gone");
+        assert_eq!(now(&[]), AddressUse::Preferred, "somebody took it from the device");
+    }
 }

@@ -70,9 +70,10 @@ fn follower(links: &Links) -> (Follower, Arc<Routing>) {
     };
     let record = Record::beside(&std::env::temp_dir().join(format!("natrix-keeper-{}.sock", std::process::id())));
     let parts = (Devices::default(), record);
+    let own = Arc::new(OwnAddresses::new(shared.settings(), |_| None, |_| false));
     let shared = Box::new(move || Arc::clone(&shared));
-    let mut follower =
-        Follower::new(Arc::clone(&routing), shared, Box::new(health), parts, Log::silent()).expect("sockets");
+    let of_all = (Arc::clone(&routing), own);
+    let mut follower = Follower::new(of_all, shared, Box::new(health), parts, Log::silent()).expect("sockets");
     // Whatever the links of the machine do.
     follower.links = Netlink::open(&[netlink::NEXT_HOPS]).expect("a socket");
     let hop = Hop { interface: SECOND_WAN, gateway: 7, weight: 1 };

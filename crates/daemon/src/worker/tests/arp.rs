@@ -302,7 +302,7 @@ fn a_station_with_our_address_gets_an_answer_every_ten_seconds() {
         bed.run_for(Duration::from_millis(500), Duration::from_millis(100));
     }
     assert_eq!(bed.workers[0].link_counters().address_conflicts, 40);
-    let conflict = bed.workers[0].conflicts().since(&Conflicts::default()).expect("a conflict");
+    let conflict = bed.workers[0].conflicts().since(&Conflicts::default()).next().expect("a conflict");
     assert_eq!((conflict.address, conflict.station), (POOL_ON_LINK.to_bits(), thief));
     let defences = requests(&bed.sent(OUTSIDE));
     assert_eq!(defences.len(), 2, "in twenty seconds");

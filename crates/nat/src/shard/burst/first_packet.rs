@@ -29,8 +29,8 @@ use crate::headers::packet::Packet;
 use crate::headers::parse::HEADERS;
 use crate::headers::parse::be16;
 use crate::headers::parse::be32;
-use crate::headers::parse::destination_is_valid;
 use crate::headers::parse::ip;
+use crate::headers::parse::may_reach;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::rewrite_headers;
 use crate::policy::rules::Permits;
@@ -293,7 +293,7 @@ impl PacketPath {
         let (source, destination) = (be32::<12>(header), be32::<16>(header));
         let key = InternalKey { realm: scratch.realm[i], protocol, address: source, port: be16::<20>(header) };
         if self.ledger.view().may_have_static_mapping(source)
-            || !destination_is_valid(destination)
+            || !may_reach(source, destination)
             || self.ledger.local.lookup(destination).is_some()
             // A gateway reads it from its first packet.
             || self.ledger.policy.lifetimes.is_served(protocol, be16::<22>(header))

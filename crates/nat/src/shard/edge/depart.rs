@@ -26,6 +26,7 @@ use crate::headers::parse::HEADERS;
 use crate::headers::parse::get_u16;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::ip;
+use crate::headers::parse::is_link_local;
 use crate::headers::parse::parse;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
@@ -472,7 +473,7 @@ impl PacketPath {
         let (outer, inner) = frame.split_first_chunk_mut()?;
         let inner = inner.first_chunk_mut::<HEADERS>()?;
         let mtu = self.edge.path_mtus.of(self.edge.now, (end.realm, host.address()), end.link_mtu);
-        if new_length > usize::from(mtu) || self.is_duplicate(end.realm, end.aftr) {
+        if new_length > usize::from(mtu) || self.is_unused(end.realm, end.aftr) {
             return None;
         }
         match port {
@@ -502,7 +503,7 @@ impl PacketPath {
         let bytes = frame.get(start..start + length).ok_or(Verdict::IpMalformed)?;
         let headers = translate::read4(bytes).map_err(|refused| verdict_of(refused.reason))?;
         let is_own = headers.source == DUMMY;
-        let own = || self.own_address6(transition.realm_of(host.way())).ok_or(Verdict::NoRoute);
+        let own = || self.own_address6(transition.realm_of(host.way())).ok_or(Verdict::AddressNotUsed);
         let source = match check_embeddable(headers.source, prefix) {
             _ if is_own => own()?,
             // RFC 6052 §3.1 leaves private routers without an IPv6 address. Their errors come from
@@ -554,6 +555,9 @@ impl PacketPath {
         let mtu = self.edge.path_mtus.of(self.edge.now, (end.realm, host.address()), link);
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
         let parsed = parse(bytes)?;
+        if is_link_local(parsed.source) {
+            return Err(Verdict::SourceInvalid);
+        }
         if parsed.class == Class::IcmpError {
             let quote = icmp_quote::parse(bytes)?;
             let inner = Ipv4Addr::from_bits(host.inner());
@@ -585,8 +589,8 @@ impl PacketPath {
         (source, destination): (u128, u128),
         (realm, mtu): (RealmId, u16),
     ) -> Result<Ready, Verdict> {
-        if self.is_duplicate(realm, source) {
-            return Err(Verdict::NoRoute);
+        if self.is_unused(realm, source) {
+            return Err(Verdict::AddressNotUsed);
         }
         let traffic_class = frame.get(start + 1).copied().unwrap_or(0);
         let start = start.checked_sub(ipv6::HEADER_LENGTH).ok_or(Verdict::NoBuffer)?;

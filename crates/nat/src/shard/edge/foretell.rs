@@ -32,6 +32,7 @@ use crate::steps::step::HostRole;
 use crate::steps::step::Step;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::RealmId;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 use crate::verdict::VerdictKind;
@@ -74,7 +75,10 @@ impl PacketPath {
             Ok(arrived) => return arrived,
             Err(refusal) => refusal.verdict(),
         };
-        if let Some((source, about)) = ends.filter(|_| verdict.kind() == VerdictKind::Dropped) {
+        if verdict == Verdict::AddressNotUsed {
+            let realm = self.ledger.shared.realm_of(packet.meta.ingress);
+            self.report_unused(realm, Ipv6::new_unchecked(packet.bytes()).destination(), report);
+        } else if let Some((source, about)) = ends.filter(|_| verdict.kind() == VerdictKind::Dropped) {
             report.step(|| Step::EdgeRefused { source, about, verdict });
         }
         Arrived::Ended(verdict)
@@ -128,7 +132,7 @@ impl PacketPath {
                 return Err(self.judge_request(packet, usize::from(offset), way).into());
             }
             Incoming::Fragment { fragment, .. } => {
-                report.step(|| Step::Fragment { offset: fragment.offset, more: fragment.more });
+                report.step(|| Step::SoftwireFragment { offset: fragment.offset, more: fragment.more });
                 return Ok(Arrived::Held);
             }
             Incoming::Other => {}
@@ -200,6 +204,32 @@ impl PacketPath {
         };
         let remote = prefix.map(|prefix| Ipv6Addr::from_bits(prefix.embed(remote.address.to_bits())));
         report.step(|| Step::Host { number, host, role: HostRole::Receiver { remote } });
+    }
+
+    fn report_unused<R: Report>(&self, realm: RealmId, address: u128, report: &mut R) {
+        if let Some(now) = self.why_unused(realm, address) {
+            report.step(|| Step::AddressNotUsed { address: Ipv6Addr::from_bits(address), now });
+        }
+    }
+
+    /// Names the own address that a packet to this host would need and cannot have.
+    pub(in crate::shard) fn report_unused_source<R: Report>(
+        &self,
+        number: Ipv4Addr,
+        newcomer: Option<HostKey>,
+        report: &mut R,
+    ) {
+        let known = || self.ledger.state.subscribers.hosts.get(number.to_bits()).map(Host::way);
+        let Some(way) = newcomer.map(|key| key.way).or_else(known) else { return };
+        let transition = &self.ledger.shared.transition;
+        let realm = transition.realm_of(way);
+        let own = match way {
+            Way::Nat64(_) => transition.realm(realm).map(|edge| edge.own),
+            Way::Softwire(position) => transition.softwire(position).map(|end| end.aftr),
+        };
+        if let Some(own) = own {
+            self.report_unused(realm, own, report);
+        }
     }
 
     /// What [`PacketPath::depart`] would refuse. `frame` has room in front of the packet at

@@ -15,6 +15,7 @@ use crate::headers::packet::Packet;
 use crate::headers::packet::Stage;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::ip;
+use crate::headers::parse::is_link_local;
 use crate::headers::parse::source_is_valid;
 use crate::shard::edge::arrive::Incoming;
 use crate::shard::edge::refuse::Refusal;
@@ -149,14 +150,15 @@ impl PacketPath {
     fn look_at_softwire(&self, bytes: &[u8], source: u128, way: Way, position: u8) -> Result<Incoming, Verdict> {
         let transition = &self.ledger.shared.transition;
         let Some(end) = transition.softwire(position) else { return Err(Verdict::Ipv6NotForwarded) };
-        if self.is_duplicate(end.realm, end.aftr) {
-            // RFC 4862 §5.4.5.
-            return Err(Verdict::LocalIgnored);
+        if self.is_unused(end.realm, end.aftr) {
+            return Err(Verdict::AddressNotUsed);
         }
         let view = Ipv6::new_checked(bytes).map_err(|_| Verdict::Ipv6Malformed)?;
         let packet = view.packet();
-        let chain = ipv6::chain(packet).map_err(|_| Verdict::Ipv6Header)?;
-        if chain.segments_left.is_some() {
+        let chain = ipv6::chain_at_destination(packet).map_err(|_| Verdict::Ipv6Header)?;
+        if chain.segments_left.is_some()
+            || chain.offset != ipv6::HEADER_LENGTH && ipv6::unknown_option(packet).is_some()
+        {
             return Err(Verdict::Ipv6Header);
         }
         check_sender(transition, end, source)?;
@@ -195,8 +197,8 @@ impl PacketPath {
         if !self.ledger.shared.is_request6(packet.meta.ingress, packet.bytes()) {
             return Err(Verdict::Ipv6NotForwarded);
         }
-        if self.is_duplicate(realm, Ipv6::new_unchecked(packet.bytes()).destination()) {
-            return Err(Verdict::LocalIgnored);
+        if self.is_unused(realm, Ipv6::new_unchecked(packet.bytes()).destination()) {
+            return Err(Verdict::AddressNotUsed);
         }
         check_source(transition, realm, source, prefix)?;
         Ok(Incoming::Request { source, way, offset: ipv6::HEADER_LENGTH as u16 })
@@ -248,7 +250,7 @@ impl PacketPath {
             return Err(Verdict::SoftwireSource);
         }
         // The prefixes may be wide.
-        if !source_is_valid(inside) || inside == DUMMY {
+        if !source_is_valid(inside) || is_link_local(inside) || inside == DUMMY {
             return Err(Verdict::SourceInvalid);
         }
         let key = HostKey { address: source, inner: inside, way };

@@ -274,7 +274,7 @@ impl PacketPath {
     }
 
     fn send6<S: Sink>(&mut self, realm: RealmId, from: Endpoint6, to: Endpoint6, payload: &[u8], sink: &mut S) {
-        let Some(egress) = self.hop_to_hosts(realm) else { return };
+        let Some(egress) = self.hop_to_hosts(realm).filter(|_| !self.is_unused(realm, from.0)) else { return };
         if sink.transmit(egress, &[&headers6(from, to, payload), payload]) {
             self.ledger.counters.originated += 1;
         }

@@ -147,7 +147,7 @@ impl PacketPath {
                     // Most outer headers have no other class, and no mark to take over.
                     && (outer_class ^ inner_class) & DSCP == 0
                     && (outer_class & 1 == 0 || class_inside(outer_class, inner_class) == Some(inner_class))
-                    && !self.is_duplicate(realm, end.aftr)
+                    && !self.is_unused(realm, end.aftr)
                     && end.serves_halves(source);
                 if !is_usual {
                     return false;

@@ -6,7 +6,7 @@ use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Sink;
 use crate::headers::packet::Stage;
 use crate::headers::parse::Parsed;
-use crate::headers::parse::destination_is_valid;
+use crate::headers::parse::may_reach;
 use crate::headers::rewrite::decrement_ttl;
 use crate::headers::rewrite::set_identification;
 use crate::shard::Arrival;
@@ -92,7 +92,7 @@ impl PacketPath {
         if let Some(verdict) = self.view().check_source(from, parsed.source) {
             return Fate::Done(verdict);
         }
-        if !destination_is_valid(parsed.destination) {
+        if !may_reach(parsed.source, parsed.destination) {
             return Fate::Done(Verdict::DestinationInvalid);
         }
         let local = self.ledger.local.lookup(parsed.destination);

@@ -11,7 +11,7 @@ use super::map::external_of;
 use super::map::protocol_of;
 use super::map::wish_of;
 use super::seconds;
-use crate::headers::parse::destination_is_valid;
+use crate::headers::parse::may_reach;
 use crate::policy::rules::RuleKey;
 use crate::settings::RuleAction;
 use crate::shard::Ledger;
@@ -44,7 +44,7 @@ impl Ledger {
             number => protocol_of(number).ok_or(Code::UnsupportedProtocol)?,
         };
         let remote = self.view().remote_of(asked.subject, &peer.remote_address, 128).map(|(remote, _)| remote);
-        let remote = remote.filter(|remote| destination_is_valid(*remote));
+        let remote = remote.filter(|remote| may_reach(asked.subject, *remote));
         let (Some(remote), false, false) = (remote, peer.remote_port == 0, map.internal_port == 0) else {
             return Err(Code::MalformedRequest.into());
         };

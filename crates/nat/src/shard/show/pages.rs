@@ -236,19 +236,21 @@ impl View<'_> {
         let entry = self.policy.refused_subscribers.at(place, now)?;
         let transition = &self.snapshot.transition;
         let (address, prefix) = match u32::try_from(entry.address) {
-            Ok(address) => (address, None),
+            Ok(address) => (Some(address), None),
             Err(_) => {
                 let number = self.state.subscribers.hosts.find_subscriber(entry.address, entry.realm);
-                (number.unwrap_or(HOSTS_FIRST), Some(entry.address))
+                (number, Some(entry.address))
             }
         };
-        if self.state.subscribers.find(entry.realm, address).is_some() {
+        if address.is_some_and(|address| self.state.subscribers.find(entry.realm, address).is_some()) {
             return None;
         }
-        let ruled = prefix.map_or(address, |prefix| transition.stand_ins.of(prefix));
+        // All hosts of a realm have one pool, whatever their numbers.
+        let served = address.unwrap_or(HOSTS_FIRST);
+        let ruled = prefix.map_or(served, |prefix| transition.stand_ins.of(prefix));
         let class = self.snapshot.classes.of(entry.realm, ruled);
-        let address = Ipv4Addr::from_bits(address);
-        let pool = self.snapshot.pool_for(entry.realm, address)?;
+        let pool = self.snapshot.pool_for(entry.realm, served.into())?;
+        let address = address.map_or(Ipv4Addr::UNSPECIFIED, Ipv4Addr::from_bits);
         Some(SubscriberView {
             host: prefix.map(|prefix| HostView {
                 address: Ipv6Addr::from_bits(prefix),
@@ -498,7 +500,7 @@ fn matches_grant(filter: &Filter, view: &GrantView) -> bool {
 
 fn matches_subscriber(filter: &Filter, view: &SubscriberView) -> bool {
     let is_paired_in = |prefix: Prefix| view.external_address.is_some_and(|address| prefix.contains(address));
-    filter.internal.is_none_or(|prefix| prefix.contains(view.address))
+    filter.internal.is_none_or(|prefix| prefix.contains(view.address) && !view.address.is_unspecified())
         && filter.external.is_none_or(is_paired_in)
         && filter.pool.is_none_or(|pool| pool == view.pool)
         && filter.realm.is_none_or(|realm| realm == view.realm)

@@ -598,7 +598,11 @@ impl Shard {
         if !is_host_number(internal.address.to_bits()) {
             return verdict;
         }
-        self.path.foretell_departure(frame, start, (source, internal), account.receiver).err().unwrap_or(verdict)
+        let refused = self.path.foretell_departure(frame, start, (source, internal), account.receiver).err();
+        if refused == Some(Verdict::AddressNotUsed) {
+            self.path.report_unused_source(internal.address, account.receiver, account);
+        }
+        refused.unwrap_or(verdict)
     }
 
     /// For traces: replaces `steps`; call it just before [`Shard::process`]. Allocates nothing

@@ -35,6 +35,36 @@ fn fragments_in_any_order_make_the_packet() {
 }
 
 #[test]
+fn the_class_is_that_of_the_fragment_at_offset_0() {
+    let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
+    // Classes of the three fragments, and that of the whole; `None` is a drop (RFC 3168 §5.3).
+    for (classes, whole) in [
+        ([0xb8, 0x28, 0x00], Some(0xb8)),
+        ([0xba, 0x2a, 0x02], Some(0xba)),
+        ([0xb9, 0xba, 0xb9], Some(0xb9)),
+        ([0xba, 0x2b, 0x02], Some(0xbb)),
+        ([0xb9, 0xb9, 0xbb], Some(0xbb)),
+        ([0xbb, 0x01, 0x02], Some(0xbb)),
+        ([0xb8, 0xbb, 0xba], None),
+        ([0xbb, 0xba, 0xb8], None),
+    ] {
+        for order in orders {
+            let mut store = Reassembly::new(true);
+            let mut outcome = Outcome::Held;
+            for place in order {
+                let part = Part { class: classes[place], ..part(place * 8, place < 2, &[7; 8]) };
+                outcome = accept(&mut store, 0, &part);
+            }
+            let expected = match whole {
+                Some(class) => Outcome::Whole { slot: 0, length: 24, held: 2, class },
+                None => dropped(Verdict::FragmentMalformed, 2),
+            };
+            assert_eq!((outcome, store.held()), (expected, 0), "{classes:02x?} in order {order:?}");
+        }
+    }
+}
+
+#[test]
 fn an_overlap_ends_the_datagram_and_later_fragments() {
     let mut store = Reassembly::new(true);
     assert_eq!(accept(&mut store, 0, &part(0, true, &[1; 16])), Outcome::Held);

@@ -2,8 +2,11 @@
 
 use core::net::Ipv4Addr;
 
+use nat::Duration;
 use nat::Verdict;
+use nat::types::AddressUse;
 use testkit::bed6::*;
+use testkit::packet::header;
 use testkit::packet6::*;
 use testkit::*;
 use wire::build;
@@ -12,7 +15,7 @@ use super::e1;
 
 #[test]
 fn errors_of_routers_outside_reach_the_host() {
-    covers!("6146-6", "6146-13", "7915-4.2b", "7915-4.3");
+    covers!("6146-6", "7915-4.2b");
     let mut bed = Bed6::new(settings6());
     let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));
     let error = build::icmp_error(E2, *source(&out[0]).ip(), 3, 3, &out[0]).build();
@@ -21,6 +24,106 @@ fn errors_of_routers_outside_reach_the_host() {
     assert_eq!((view6(&back[0]).source(), view6(&back[0]).destination()), (behind(E2), v6(C6)));
     let quoted = &back[0][48..];
     assert_eq!((source6(quoted), destination6(quoted)), ((v6(C6), 5_000), e1(53)));
+}
+
+#[test]
+fn errors_neither_make_nor_refresh_nor_end_a_session() {
+    covers!("6146-13");
+    let mut bed = Bed6::new(settings6());
+    let udp = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"))[1].remove(0);
+    let ping = bed.inside(&ping6(v6(C6), behind(E1), 77))[1].remove(0);
+    let syn = bed.inside(&tcp6((v6(C6), 5_000), e1(80), 2, (1, 0), b""))[1].remove(0);
+    let answer = build::udp(at(E1, 53), source(&udp)).payload(b"answer").build();
+    let came_in = bed.outside(&answer)[0].remove(0);
+    // When each session ends, by the virtual clock; and all that was ever counted.
+    let ends = |bed: &Bed6| {
+        let end = |view: &nat::view::MappingView| (view.protocol, bed.now() + view.expires_in);
+        let mut ends: Vec<_> = bed.mapping_views().iter().map(end).collect();
+        ends.sort_by_key(|(protocol, _)| protocol.index());
+        let counters = bed.shards()[0].counters();
+        (ends, counters.mappings_created, counters.sessions_created, counters.sessions_removed)
+    };
+    let before = ends(&bed);
+    assert_eq!(before.0.len(), 3);
+    for _ in 0..3 {
+        bed.advance(Duration::from_secs(15));
+        for sent in [&udp, &ping, &syn] {
+            for (kind, code) in [(3, 1), (3, 3), (3, 4), (11, 0), (12, 0)] {
+                let [back, _] = bed.outside(&build::icmp_error(E2, *source(sent).ip(), kind, code, sent).build());
+                assert_eq!((back.len(), bed.verdict()), (1, Some(Verdict::Inbound)), "{kind}/{code}");
+            }
+        }
+        for (kind, code) in [(1, 4), (2, 0), (3, 0)] {
+            let error = icmp6_message(v6(C6), behind(E1), (kind, code), 1_400, &came_in);
+            assert_eq!(bed.inside(&error)[1].len(), 1, "{kind}/{code}");
+        }
+        // About sessions that do not exist.
+        let stranger = udp6(e1(9), (v6(D6), 9), b"x");
+        assert_eq!(bed.inside(&icmp6_message(v6(D6), behind(E1), (1, 4), 0, &stranger))[1].len(), 0);
+        let about = build::udp(at(*source(&udp).ip(), 9), at(E1, 9)).build();
+        assert_eq!(bed.outside(&build::icmp_error(E2, *source(&udp).ip(), 3, 3, &about).build())[0].len(), 0);
+        assert_eq!(ends(&bed), before);
+    }
+    // So each ends in its time: the query first, then TCP, then UDP.
+    for (seconds, left) in [(20, 2), (180, 1), (60, 0)] {
+        bed.advance(Duration::from_secs(seconds));
+        assert_eq!(bed.mapping_views().len(), left);
+    }
+}
+
+#[test]
+fn quoted_packets_are_translated_without_their_hop_count() {
+    covers!("7915-4.3");
+    let mut bed = Bed6::new(settings6());
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), &[7; 600]));
+    let mapped = source(&out[0]);
+    let error = |quote: &[u8]| build::icmp_error(E2, *mapped.ip(), 11, 0, quote).build();
+    for (ttl, class, payload) in [(1, 0, 0), (0, 0xb8, 8), (255, 3, 600), (17, 0x22, 1_400)] {
+        // The router quotes what it had, however often it was forwarded.
+        let sent = build::udp(mapped, at(E1, 53)).payload_length(payload).ttl(ttl).ds_field(class).build();
+        for quoted_length in [28, 60, sent.len()] {
+            let quoted_length = quoted_length.min(sent.len());
+            let [back, _] = bed.outside(&error(&sent[..quoted_length]));
+            let outer = view6(&back[0]);
+            assert_eq!((usize::from(outer.payload_length()) + 40, outer.hop_limit()), (back[0].len(), 63));
+            let quote = &back[0][48..];
+            let inner = view6(quote);
+            assert_eq!((inner.hop_limit(), inner.traffic_class()), (ttl, class), "as the router had it");
+            assert_eq!((source6(quote), destination6(quote)), ((v6(C6), 5_000), e1(53)));
+            assert_eq!(usize::from(inner.payload_length()), sent.len() - 20, "of the whole quoted packet");
+            // As much as fits (RFC 4443 §2.4 (c)).
+            assert_eq!(quote.len(), (quoted_length + 20).min(1_232), "{payload}");
+            assert_eq!(quote[48..], sent[28..quote.len() - 20]);
+        }
+    }
+    // A quoted fragment keeps its place.
+    let whole = build::udp(mapped, at(E1, 53)).payload_length(1_400).identification(0x4321).build();
+    let first = &build::fragment(&whole, 800)[0];
+    let [back, _] = bed.outside(&error(first));
+    let quote = &back[0][48..];
+    let fragment = wire::ipv6::Fragment::at(quote, 40);
+    assert_eq!((view6(quote).next_header(), fragment.offset, fragment.more), (44, 0, true));
+    assert_eq!((fragment.identification, &quote[48..50]), (0x4321, &5_000_u16.to_be_bytes()[..]));
+    // Only one packet is in an error: deeper ones are not looked at.
+    let nested = build::icmp_error(*mapped.ip(), E1, 3, 3, &build::udp(at(E1, 53), mapped).build()).build();
+    assert_eq!(bed.outside(&error(&nested)).concat().len(), 0);
+    assert_eq!(bed.verdict(), Some(Verdict::IcmpQuoteMalformed));
+    // The other way round, where RFC 7915 section 5.3 says the same.
+    let [came_in, _] = bed.outside(&build::udp(at(E1, 53), mapped).payload_length(300).build());
+    for (hop_limit, class) in [(0, 0x2e), (1, 0), (200, 0xff)] {
+        let mut quote = came_in[0].clone();
+        (quote[0], quote[1], quote[7]) = (0x60 | class >> 4, class << 4, hop_limit);
+        for length in [48, 100, quote.len()] {
+            let [_, out] = bed.inside(&icmp6_message(v6(C6), behind(E1), (3, 0), 0, &quote[..length]));
+            let inner = &out[0][28..];
+            assert_eq!((ttl(inner), header(inner).ds_field()), (hop_limit, class));
+            assert_eq!((source(inner), destination(inner)), (at(E1, 53), mapped));
+            assert_eq!(usize::from(u16::from_be_bytes([inner[2], inner[3]])), 328, "of the whole quoted packet");
+            assert_eq!(inner.len(), length - 20);
+        }
+    }
+    let nested = icmp6_message(behind(E1), v6(C6), (1, 4), 0, &udp6((v6(C6), 5_000), e1(53), b"x"));
+    assert_eq!(bed.inside(&icmp6_message(v6(C6), behind(E1), (3, 0), 0, &nested)).concat().len(), 0);
 }
 
 #[test]
@@ -104,7 +207,7 @@ fn a_duplicate_address_sends_nothing() {
     let mut settings = settings6();
     settings.port_control.pcp = true;
     let mut bed = Bed6::new(settings.clone());
-    bed.give_up_address(v6(OWN6));
+    bed.set_address_use(v6(OWN6), AddressUse::Duplicate);
     let mut expiring = udp6((v6(C6), 5_000), e1(53), b"question");
     expiring[7] = 1;
     assert_eq!(bed.inside(&expiring)[0], Vec::<Vec<u8>>::new(), "no address is left to send it from");
@@ -119,7 +222,7 @@ fn a_duplicate_address_sends_nothing() {
         prefix_length: 64,
     });
     let mut bed = Bed6::new(settings);
-    bed.give_up_address(v6(OWN6));
+    bed.set_address_use(v6(OWN6), AddressUse::Duplicate);
     for packet in [expiring, private] {
         let [inside, _] = bed.inside(&packet);
         assert_eq!(view6(&inside[0]).source(), other);

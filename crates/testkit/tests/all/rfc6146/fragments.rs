@@ -28,6 +28,94 @@ fn fragments_in_any_order_leave_as_one_datagram() {
     assert_eq!((destination(&whole), payload(&whole)), (at(E1, 53), &[7; 3_000][..]));
 }
 
+/// What a datagram in three fragments, the last one first and the others so much later, becomes.
+fn last_first(settings: nat::Settings, later: Duration, is_inbound: bool) -> (Bed6, usize) {
+    let mut bed = Bed6::new(settings);
+    let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+    let answer = build::udp(at(E1, 53), source(&out[0])).payload_length(3_000).identification(77).build();
+    let fragments = match is_inbound {
+        true => build::fragment(&answer, 1_276),
+        false => fragments6(&udp6((v6(C6), 5_000), e1(53), &[7; 3_000]), &[1_232, 1_232], 77),
+    };
+    assert_eq!(fragments.len(), 3);
+    let mut left = Vec::new();
+    for place in [2, 0, 1] {
+        let [inside, out] = match is_inbound {
+            true => bed.outside(&fragments[place]),
+            false => bed.inside(&fragments[place]),
+        };
+        left.extend(if is_inbound { inside } else { out });
+        if place == 2 {
+            assert!(left.is_empty(), "the last one has no ports");
+            bed.advance(later);
+        }
+    }
+    let whole = match is_inbound {
+        true => wire::build6::reassemble(&left).map_or(0, |whole| whole.len() - 48),
+        false => build::reassemble(&left).map_or(0, |whole| payload(&whole).len()),
+    };
+    (bed, whole)
+}
+
+#[test]
+fn fragments_wait_two_seconds_for_the_first_one() {
+    covers!("6146-8");
+    for is_inbound in [false, true] {
+        // Two seconds by default, and as long as the operator wants.
+        for (timeout, waits, gone) in [(None, 1_900, 2_600), (Some(5), 4_900, 5_600)] {
+            let settings = || match timeout {
+                None => settings6(),
+                Some(seconds) => settings6().timers(|timeouts| timeouts.fragment = Duration::from_secs(seconds)),
+            };
+            let (_, whole) = last_first(settings(), Duration::from_millis(waits), is_inbound);
+            assert_eq!(whole, 3_000, "after {waits} ms");
+            let (bed, whole) = last_first(settings(), Duration::from_millis(gone), is_inbound);
+            assert_eq!((whole, bed.count(Verdict::FragmentTimeout)), (0, 1), "after {gone} ms");
+        }
+    }
+}
+
+#[test]
+fn fragments_of_a_datagram_may_come_in_every_order() {
+    covers!("6146-8");
+    for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+        let mut bed = Bed6::new(settings6());
+        let fragments = fragments6(&udp6((v6(C6), 5_000), e1(53), &[7; 3_000]), &[1_232, 1_232], 9);
+        let out: Vec<_> = order.into_iter().flat_map(|place| bed.inside(&fragments[place])[1].clone()).collect();
+        assert_eq!(payload(&build::reassemble(&out).expect("whole")), &[7; 3_000][..], "{order:?}");
+        let answer = build::udp(at(E1, 53), source(&out[0])).payload_length(3_000).identification(7).build();
+        let fragments = build::fragment(&answer, 1_276);
+        let back: Vec<_> = order.into_iter().flat_map(|place| bed.outside(&fragments[place])[0].clone()).collect();
+        assert_eq!(wire::build6::reassemble(&back).expect("whole").len(), 3_048, "{order:?}");
+    }
+}
+
+#[test]
+fn a_flood_of_fragments_has_bounded_memory() {
+    covers!("6146-8", "6146-30");
+    let settings = settings6();
+    let most = u64::from(settings.limits.fragments_held_max);
+    let mut bed = Bed6::new(settings);
+    let whole = |from: u16| udp6((v6(C6), from), e1(53), &[7; 2_000]);
+    for identification in 0..5_000 {
+        let later = &fragments6(&whole(5_000), &[1_232], identification)[1];
+        assert_eq!(bed.inside(later).concat().len(), 0);
+        assert!(bed.shards()[0].counters().fragments_held <= most);
+    }
+    let refused = [Verdict::FragmentBuffersFull, Verdict::FragmentTableFull].map(|verdict| bed.count(verdict));
+    let held = bed.shards()[0].counters().fragments_held;
+    assert!(held > 0 && refused.iter().sum::<u64>() == 5_000 - held, "{held} held, {refused:?}");
+    assert_eq!(bed.mappings(), 0, "they make no state");
+    // What has its first fragment passes meanwhile, and afterwards all is free again.
+    let fragments = fragments6(&whole(6_000), &[1_232], 9_999);
+    for pause in [0, 3] {
+        bed.advance(Duration::from_secs(pause));
+        let out: Vec<_> = fragments.iter().flat_map(|piece| bed.inside(piece)[1].clone()).collect();
+        assert_eq!(out.len(), if pause == 0 { out.len() } else { 2 });
+    }
+    assert_eq!(bed.shards()[0].counters().fragments_held, 0);
+}
+
 #[test]
 fn datagrams_with_equal_low_identifications_do_not_mix() {
     covers!("6146-8");

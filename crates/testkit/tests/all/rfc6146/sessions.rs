@@ -90,6 +90,41 @@ fn an_unexpected_syn_is_kept_for_six_seconds() {
 }
 
 #[test]
+fn a_connection_opens_as_the_states_say() {
+    covers!("6146-20");
+    // V6 INIT lasts for four minutes.
+    for (quiet, passes) in [(239, true), (245, false)] {
+        let (mut bed, mapped) = half_open(settings6());
+        bed.advance(Duration::from_secs(quiet));
+        assert_eq!(passes_in(&mut bed, E1, mapped, SYN | ACK), passes, "after {quiet} s");
+    }
+    // From the last SYN of the host.
+    let (mut bed, mapped) = half_open(settings6());
+    for _ in 0..3 {
+        bed.advance(Duration::from_secs(200));
+        assert!(passes_out(&mut bed, SYN), "a SYN that is sent again");
+    }
+    bed.advance(Duration::from_secs(239));
+    assert!(passes_in(&mut bed, E1, mapped, SYN | ACK));
+    // A SYN of the server, with ACK or without, makes it established.
+    for flags in [SYN | ACK, SYN] {
+        let (mut bed, mapped) = half_open(settings6());
+        bed.advance(Duration::from_secs(100));
+        assert!(passes_in(&mut bed, E1, mapped, flags));
+        bed.advance(Duration::from_secs(7_000));
+        assert!(passes_in(&mut bed, E1, mapped, ACK) && passes_out(&mut bed, ACK), "{flags:02x}");
+        assert_eq!(bed.mappings(), 1);
+    }
+    // Anything else leaves it as it is.
+    let (mut bed, mapped) = half_open(settings6());
+    bed.advance(Duration::from_secs(100));
+    passes_in(&mut bed, E1, mapped, ACK);
+    bed.advance(Duration::from_secs(300));
+    assert!(!passes_in(&mut bed, E1, mapped, ACK));
+    assert_eq!(bed.mappings(), 0);
+}
+
+#[test]
 fn a_segment_without_session_opens_none() {
     covers!("6146-22");
     let (mut bed, mapped) = half_open(settings6());

@@ -65,7 +65,6 @@ fn parity_and_class_of_ports_are_those_of_ipv4_hosts() {
 
 #[test]
 fn a_connection_is_translated_both_ways() {
-    covers!("6146-20");
     let mut bed = Bed6::new(settings6());
     let [_, out] = bed.inside(&tcp6((v6(C6), 5_000), e1(80), 2, (1, 0), b""));
     let mapped = source(&out[0]);
