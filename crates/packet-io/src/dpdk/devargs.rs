@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vhost_user_link_shares_its_buffers_and_a_port_of_the_kernel_does_not() {
+    fn a_vhost_user_link_shares_its_buffers_a_kernel_port_does_not() {
         assert!(Device::new("net_virtio_user0,path=/run/vswitch.sock,queues=2").shares_buffers());
         assert!(!Device::new("net_af_packet0,iface=a").shares_buffers());
     }
