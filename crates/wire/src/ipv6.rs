@@ -379,8 +379,12 @@ pub struct UnknownOption {
     pub is_reported: bool,
 }
 
-/// The first such option in the headers that [`chain_at_destination`] follows. Padding and Router
-/// Alert may stay, as all that may be skipped.
+/// Options of a header that are read, padding included (RFC 8504 §5.3): with more, the packet is
+/// dropped.
+const OPTIONS_MAX: usize = 16;
+
+/// The first such option in the headers that [`chain_at_destination`] follows. Padding, Router
+/// Alert and all options that may be skipped are accepted.
 #[must_use]
 pub fn unknown_option(packet: &[u8]) -> Option<UnknownOption> {
     let (mut header, mut offset) = (field::u8_at(packet, NEXT_HEADER_OFFSET), HEADER_LENGTH);
@@ -393,12 +397,13 @@ pub fn unknown_option(packet: &[u8]) -> Option<UnknownOption> {
             _ => return None,
         };
         if header == HEADER_HOP_BY_HOP || header == HEADER_DESTINATION_OPTIONS {
-            let mut at = offset + 2;
+            let (mut at, mut count) = (offset + 2, 0);
             while at < offset + length {
+                count += 1;
                 let kind = field::u8_at(packet, at);
                 let end = if kind == OPTION_PAD1 { at + 1 } else { at + 2 + usize::from(field::u8_at(packet, at + 1)) };
-                // One that reaches beyond its header is in no rule: the packet is discarded.
-                if kind >> 6 != 0 || end > offset + length {
+                // No RFC covers an option that is longer than its header; the packet is dropped.
+                if kind >> 6 != 0 || end > offset + length || count > OPTIONS_MAX {
                     return Some(UnknownOption { offset: at, is_reported: kind >> 6 > 1 });
                 }
                 at = end;

@@ -144,7 +144,7 @@ pub(super) const TABLES: &[Key] = &[
         "ipv6_hosts",
         Kind::Integer { min: 1, max: 100_000_000, unit: "hosts" },
         Preset::Value("200000"),
-        "IPv6 hosts and their prefixes, of NAT64 and softwires, with mappings at a time: 41 bytes each. Reserved only \
+        "IPv6 hosts and their prefixes, of NAT64 and softwires, with mappings at a time: 45 bytes each. Reserved only \
          if there is a `[[nat64]]` or `[[softwire]]`. Further hosts are refused.",
     ),
     key(

@@ -128,6 +128,8 @@ struct Follower {
     reads_links: bool,
     /// What is wrong with devices of interfaces.
     faults: BTreeMap<InterfaceId, DeviceFault>,
+    /// Addresses that other stations had at the last look.
+    duplicates: Vec<(InterfaceId, IpAddr)>,
     /// When addresses that other stations had were last tried again.
     checked_at: Option<Instant>,
     /// Next hops that routes of the kernel name.
@@ -222,6 +224,7 @@ impl Follower {
             masters: BTreeSet::new(),
             reads_links: false,
             faults: BTreeMap::new(),
+            duplicates: Vec::new(),
             checked_at: None,
             objects: NextHopObjects::default(),
             doubled: HashSet::new(),

@@ -631,7 +631,8 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
             ("fragment", place, first.to_owned())
         }
         view::Step::SoftwireFragment { offset, more } => {
-            let place = if more { format!("at {offset}, more follow") } else { format!("at {offset}, the last one") };
+            let follow = if more { "more follow" } else { "the last one" };
+            let place = format!("at {}, {follow}", count_text(offset.into()));
             let whole = "of a softwire's packet, which goes on as a whole when its last fragment arrives (RFC 6333 \
                          section 6.3)";
             ("fragment", place, whole.to_owned())

@@ -157,7 +157,7 @@ impl Edge {
             reassembly: Some(Box::new(Reassembly::new(has_hosts))),
             path_mtus: PathMtus::new(of_paths, has_hosts),
             probes: Probes::default(),
-            unused: Vec::with_capacity(settings.ipv6.addresses.len()),
+            unused: Vec::with_capacity(settings.ipv6.addresses.len() + settings.transition.softwires.len()),
         }
     }
 
@@ -229,13 +229,23 @@ impl PacketPath {
     /// Link-local addresses are of no interest here: nothing is sent from them.
     pub(in crate::shard) fn set_address_use(&mut self, interface: InterfaceId, address: u128, now: AddressUse) {
         let shared = &self.ledger.shared;
-        let (realm, own) = (shared.realm_of(interface), &shared.settings().ipv6.addresses);
+        let settings = shared.settings();
+        let own = &settings.ipv6.addresses;
         if !own.iter().any(|own| own.interface == interface && own.address.to_bits() == address) {
             return;
         }
-        self.edge.unused.retain(|(of_realm, unused, _)| (*of_realm, *unused) != (realm, address));
-        if now != AddressUse::Preferred {
-            self.edge.unused.push((realm, address, now));
+        let is_of = |realm| {
+            let mut of_address = own.iter().filter(|own| own.address.to_bits() == address);
+            of_address.any(|own| shared.facing(own.interface) == Facing::inside(realm))
+        };
+        // A softwire may end at an address that no interface of its realm has.
+        let ends = settings.transition.softwires.iter().filter(|end| end.aftr.to_bits() == address);
+        let elsewhere = ends.map(|end| end.realm).filter(|realm| !is_of(*realm));
+        for realm in core::iter::once(shared.realm_of(interface)).chain(elsewhere) {
+            self.edge.unused.retain(|(of_realm, unused, _)| (*of_realm, *unused) != (realm, address));
+            if now != AddressUse::Preferred {
+                self.edge.unused.push((realm, address, now));
+            }
         }
     }
 

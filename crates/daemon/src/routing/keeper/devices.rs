@@ -136,6 +136,13 @@ impl Follower {
         };
         let all = self.devices.interfaces.iter().filter_map(|&(id, device)| Some((id, fault(id, device)?)));
         self.faults = all.collect();
+        let own = self.devices.interfaces.iter().flat_map(|&(id, device)| {
+            addresses_of(shared.settings(), id)
+                .into_iter()
+                .map(move |(address, length)| (id, (device, address, length)))
+        });
+        let duplicates = own.filter(|(_, address)| has.get(address) == Some(&AddressCheck::Failed));
+        self.duplicates = duplicates.map(|(id, (_, address, _))| (id, address)).collect();
         for (interface, _) in &self.devices.interfaces {
             let (now, then) = (self.faults.get(interface), before.get(interface));
             if now == then {
@@ -160,11 +167,7 @@ impl Follower {
             return;
         }
         let shared = Arc::clone(&self.settings_of);
-        let twice = self.faults.iter().filter_map(|(interface, fault)| match fault {
-            DeviceFault::Twice(address) => Some((*interface, *address)),
-            _ => None,
-        });
-        for (interface, twice) in twice.collect::<Vec<_>>() {
+        for (interface, twice) in core::mem::take(&mut self.duplicates) {
             self.checked_at = Some(now);
             let device =
                 self.devices.interfaces.iter().find(|(other, _)| *other == interface).map(|(_, device)| *device);

@@ -106,13 +106,11 @@ fn a_flood_of_fragments_has_bounded_memory() {
     let held = bed.shards()[0].counters().fragments_held;
     assert!(held > 0 && refused.iter().sum::<u64>() == 5_000 - held, "{held} held, {refused:?}");
     assert_eq!(bed.mappings(), 0, "they make no state");
-    // What has its first fragment passes meanwhile, and afterwards all is free again.
+    // Afterwards all is free again.
+    bed.advance(Duration::from_secs(3));
     let fragments = fragments6(&whole(6_000), &[1_232], 9_999);
-    for pause in [0, 3] {
-        bed.advance(Duration::from_secs(pause));
-        let out: Vec<_> = fragments.iter().flat_map(|piece| bed.inside(piece)[1].clone()).collect();
-        assert_eq!(out.len(), if pause == 0 { out.len() } else { 2 });
-    }
+    let out: Vec<_> = fragments.iter().flat_map(|piece| bed.inside(piece)[1].clone()).collect();
+    assert_eq!(out.len(), 2);
     assert_eq!(bed.shards()[0].counters().fragments_held, 0);
 }
 
