@@ -9,8 +9,8 @@ use crate::neighbour::Learnt;
 /// An address is given up once, so the log must not miss it: so many are kept between two of its
 /// looks.
 const GIVEN_UP_MAX: usize = 16;
-/// Claims that are kept, each of another address or station. Each comes again, but among many of
-/// one station, that of another must not get lost.
+/// Claims that are kept, each of another address or station. Each comes again, but many claims of
+/// one station must not hide a claim of another.
 const CLAIMS_MAX: usize = 16;
 
 /// The last `N` values, and the count of all.

@@ -78,7 +78,7 @@ fn finding(check: &str, level: Level, seen: impl Into<String>, remedy: impl Into
 }
 
 impl Finding {
-    /// Of the table.
+    /// The cells of its row.
     fn cells(&self) -> Vec<String> {
         let remedy = if self.remedy.is_empty() { "-" } else { &self.remedy };
         vec![self.level.name().to_owned(), self.check.clone(), self.seen.clone(), remedy.to_owned()]

@@ -196,7 +196,7 @@ impl Maps {
             let (address, prefix_length) = match (&subscriber.host, subscriber.address) {
                 (Some(host), _) => (first_of(host.address, host.prefix_length), host.prefix_length),
                 (None, Some(address)) => (IpAddr::from(address), 32),
-                // Only hosts lack one.
+                // Only IPv6 hosts lack an address.
                 (None, None) => continue,
             };
             prefix_length_of_hosts = prefix_length_of_hosts.or(subscriber.host.map(|host| host.prefix_length));

@@ -38,7 +38,7 @@ use crate::routing::rib::Table;
 /// RetransTimer of RFC 4861 §10).
 const PROBE_TIME: Duration = Duration::from_secs(1);
 /// Echo replies of a worker: all, and those to one /64 by one station. On a link, hosts have a
-/// common /64, so a flood of one of them leaves those of others.
+/// common /64, so the station counts too: a flood from one host does not end answers to others.
 const ECHO_RATES: Rates = Rates { total: 10_000, each: 1_000 };
 /// Answers to queries are spread over this time at most, or less if the querier says so.
 const REPORT_DELAY_MAX_MS: u32 = 1_000;
