@@ -54,7 +54,7 @@ impl PortTable {
         aim: PortAim,
     ) -> Option<PortAim> {
         let is_leased = self.blocks.is_leased(address.index(), usize::from(aim.0 / 64));
-        if is_leased { None } else { self.free_near(space(address, protocol), parity, u64::MAX, aim) }
+        if is_leased { None } else { self.near(address, protocol, parity, aim) }
     }
 
     /// Aims at another word, not known to be full.
