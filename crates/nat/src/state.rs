@@ -153,6 +153,18 @@ impl State {
         if self.flows.is_empty() { None } else { self.find_live_flow(key, remote_inside, now) }
     }
 
+    /// As [`State::live_flow`]. Takes the key by value: a key in memory would be written in parts and
+    /// read as a whole, which stalls.
+    #[inline(always)]
+    pub(crate) fn has_live_flow(&self, key: InternalKey, remote_inside: (u32, u16), now: Instant) -> bool {
+        !self.flows.is_empty() && self.has_flow(key, remote_inside, now)
+    }
+
+    #[inline(never)]
+    fn has_flow(&self, key: InternalKey, remote_inside: (u32, u16), now: Instant) -> bool {
+        self.find_live_flow(&key, remote_inside, now).is_some()
+    }
+
     fn find_live_flow(&self, key: &InternalKey, remote_inside: (u32, u16), now: Instant) -> Option<u32> {
         let found = self.flows.find_inside(&InsideKey::new(key, remote_inside.0, remote_inside.1))?;
         self.flows.get(found).is_alive(now).then_some(found)

@@ -176,8 +176,7 @@ impl Tables {
         let expires = now + self.idle;
         let (index, port) = self.take_port(subscriber, look.aim)?;
         let external = Endpoint::new(Ipv4Addr::from_bits(self.first_address + index.0), port);
-        let mapping = self.mappings.insert(&key, 0, external, now)?;
-        self.mappings.get_mut(mapping.0).set_inline_session(&NewSession {
+        let session = NewSession {
             remote_address: remote.0,
             remote_port: remote.1,
             state: TcpState::Established,
@@ -185,7 +184,8 @@ impl Tables {
             hairpin: false,
             has_own_timer: false,
             expires,
-        });
+        };
+        let mapping = self.mappings.insert(&key, 0, external, now, &session)?;
         // Has room whenever the records have.
         self.outbound.insert(look.hash, mapping.0).ok()?;
         self.ports.publish(index, Protocol::Udp, port, WORKER, mapping);

@@ -55,6 +55,7 @@ pub(crate) use guarantees::Guarantees;
 pub(crate) use guarantees::PerProtocol;
 pub(crate) use guarantees::Share;
 pub(crate) use guarantees::Stock;
+pub(crate) use load::Draw;
 pub use pick::Sought;
 pub(crate) use sharing::Unshared;
 pub use spec::AddressSpec;

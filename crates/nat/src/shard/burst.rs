@@ -4,4 +4,5 @@ pub(in crate::shard) mod created;
 pub(in crate::shard) mod endpoint_dependent;
 pub(in crate::shard) mod established;
 pub(in crate::shard) mod first_packet;
+mod new_subscribers;
 pub(in crate::shard) mod rules;

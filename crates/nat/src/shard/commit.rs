@@ -76,7 +76,7 @@ impl Ledger {
             if let Ok(index) = self.commit_mapping(now, &opening, session) {
                 return Ok(index);
             }
-            ask.foresight.aim = None;
+            ask.foresight.forget_draws();
         }
         Err(Verdict::PortsExhausted)
     }
@@ -92,7 +92,7 @@ impl Ledger {
         };
         self.note_source(now, slot, new, port, account);
         let external = Endpoint::new(self.shared.address(address), port);
-        let index = self.state.mappings.insert(&new.key, slot, external, now).ok_or(Lost)?;
+        let index = self.state.mappings.insert(&new.key, slot, external, now, session).ok_or(Lost)?;
         let entered = self.state.outbound.insert(new.hash, index.0);
         self.created.note(new.hash);
         self.state.subscribers.hosts.retain(new.key.address);
@@ -102,7 +102,6 @@ impl Ledger {
         }
         self.update_class(slot);
         self.count_mapping(now, slot, protocol);
-        self.state.mappings.get_mut(index.0).set_inline_session(session);
         self.counters.sessions_created += 1;
         if let Some(pool) = new.turn {
             self.shared.turns[pool.index()].fetch_add(1, Ordering::Relaxed);

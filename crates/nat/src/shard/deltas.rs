@@ -230,14 +230,19 @@ impl Ledger {
         self.deltas.lost
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn emit_session(&mut self, now: Instant, index: u32, session: SessionRef) {
         if self.deltas.ring.is_some() {
-            let delta = self.view().delta_of(now, index, Some(session), Change::Lives);
-            // A grant's mapping begins without a session.
-            let lives = delta.session.filter(|session| session.left > Duration::ZERO);
-            self.emit(Delta { session: lives, ..delta });
+            self.emit_life(now, index, session);
         }
+    }
+
+    #[inline(never)]
+    fn emit_life(&mut self, now: Instant, index: u32, session: SessionRef) {
+        let delta = self.view().delta_of(now, index, Some(session), Change::Lives);
+        // A grant's mapping begins without a session.
+        let lives = delta.session.filter(|session| session.left > Duration::ZERO);
+        self.emit(Delta { session: lives, ..delta });
     }
 
     /// `session`: only that further session ends.
@@ -394,6 +399,7 @@ impl Ledger {
         mapping.clear_inline_session();
         mapping.set_created(now, delta.age);
         mapping.set_expires(now + delta.left);
+        self.state.mappings.note_end(index, now + delta.left);
         self.counters.sessions_removed += 1;
         self.note_installed(now, index);
         Ok(index)

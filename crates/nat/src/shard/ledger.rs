@@ -226,6 +226,34 @@ impl Ledger {
         }
     }
 
+    /// As [`View::may_have_static_mapping`], without a view as long as there are no static mappings.
+    #[inline(always)]
+    pub(in crate::shard) fn may_have_static_mapping(&self, address: u32) -> bool {
+        !self.shared.static_mappings.is_empty() && self.may_concern_static_mapping(address)
+    }
+
+    #[inline(never)]
+    fn may_concern_static_mapping(&self, address: u32) -> bool {
+        self.view().may_have_static_mapping(address)
+    }
+
+    /// As [`View::class_now`], without a view if the record is up to date.
+    #[inline(always)]
+    pub(in crate::shard) fn class_now(&self, subscriber: u32) -> u16 {
+        let record = self.state.subscribers.get(subscriber);
+        if record.class_generation == self.policy.class_generation {
+            record.class
+        } else {
+            self.class_found(subscriber)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn class_found(&self, subscriber: u32) -> u16 {
+        self.view().class_now(subscriber)
+    }
+
     #[inline(always)]
     pub(in crate::shard) fn deciding(&mut self) -> (View<'_>, &mut Random) {
         let Ledger { state, policy, shared, local, events, worker, random, .. } = self;

@@ -60,10 +60,14 @@ impl Ledger {
     #[inline]
     pub(super) fn refresh(&mut self, index: u32, session: SessionRef, state: TcpState, expires: Instant) {
         match session {
-            SessionRef::Inline => self.state.mappings.get_mut(index).refresh_session(state, expires),
+            SessionRef::Inline => {
+                self.state.mappings.get_mut(index).refresh_session(state, expires);
+                self.state.mappings.note_end(index, expires);
+            }
             SessionRef::Extra(slot) => {
                 let shortened = self.state.sessions.get_mut(slot).refresh(state, expires);
                 self.state.mappings.get_mut(index).extend_to(expires, shortened);
+                self.state.mappings.note_end(index, expires);
             }
             SessionRef::Flow(flow) => self.state.flows.get_mut(flow).refresh(state, expires),
         }

@@ -136,7 +136,7 @@ impl LocalAddresses {
     }
 
     /// What `address` (host bit order) is to Natrix.
-    #[inline]
+    #[inline(always)]
     pub fn lookup(&self, address: u32) -> Option<Local> {
         let bit = self.filter_bit(address);
         if self.filter[bit / 64] >> (bit % 64) & 1 == 0 {

@@ -43,7 +43,8 @@ fn places(settings: &Settings) -> usize {
 pub fn shard_needs(settings: &Settings, workers: usize) -> Vec<Need> {
     let limits = &settings.limits;
     let mtu_max = settings.interfaces.iter().map(|interface| interface.mtu).max().unwrap_or(0);
-    let mut needs = vec![MappingStore::need(limits.mappings_max), BucketTable::need(limits.mappings_max as usize)];
+    let mut needs = MappingStore::needs(limits.mappings_max).to_vec();
+    needs.push(BucketTable::need(limits.mappings_max as usize));
     needs.extend(SessionStore::needs(limits.extra_sessions_max));
     needs.extend(SubscriberStore::needs(limits.subscribers_max));
     if !settings.transition.is_off() {

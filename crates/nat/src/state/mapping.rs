@@ -30,6 +30,10 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 
+pub(crate) mod earliest_end;
+
+use earliest_end::EarliestEnds;
+
 const PROTOCOL: u8 = 0b0000_0011;
 const IN_USE: u8 = 1 << 2;
 /// A session ended early, so `expires` may be too late.
@@ -110,6 +114,21 @@ pub(crate) struct NewSession {
     pub(crate) hairpin: bool,
     pub(crate) has_own_timer: bool,
     pub(crate) expires: Instant,
+}
+
+impl NewSession {
+    /// `remote` of a mapping.
+    #[inline(always)]
+    fn remote(&self) -> u64 {
+        let flags = SESSION_PRESENT
+            | if self.opened_from == Side::Outside { SESSION_FROM_OUTSIDE } else { 0 }
+            | if self.hairpin { SESSION_HAIRPIN } else { 0 };
+        let own_timer = if self.has_own_timer { OWN_TIMER } else { 0 };
+        u64::from(self.remote_address)
+            | u64::from(self.remote_port) << 32
+            | u64::from(self.state as u8 | own_timer) << 48
+            | u64::from(flags) << 56
+    }
 }
 
 /// `remote` of an established session that is not hairpinned.
@@ -412,14 +431,7 @@ impl Mapping {
 
     #[inline(always)]
     pub(crate) fn set_inline_session(&mut self, new: &NewSession) {
-        let flags = SESSION_PRESENT
-            | if new.opened_from == Side::Outside { SESSION_FROM_OUTSIDE } else { 0 }
-            | if new.hairpin { SESSION_HAIRPIN } else { 0 };
-        let own_timer = if new.has_own_timer { OWN_TIMER } else { 0 };
-        self.remote = u64::from(new.remote_address)
-            | u64::from(new.remote_port) << 32
-            | u64::from(new.state as u8 | own_timer) << 48
-            | u64::from(flags) << 56;
+        self.remote = new.remote();
         self.tracker = SequenceTracker::default();
         self.set_session_expires(new.expires);
         self.extend_to(new.expires, false);
@@ -454,6 +466,7 @@ impl Mapping {
 
 pub(crate) struct MappingStore {
     records: Arena<Mapping>,
+    earliest_ends: EarliestEnds,
     free: u32,
     untouched: u32,
     len: u32,
@@ -462,11 +475,13 @@ pub(crate) struct MappingStore {
 impl MappingStore {
     pub(crate) fn new(mappings_max: u32) -> Result<MappingStore, ArenaError> {
         let records = Arena::zeroed(mappings_max as usize + 1)?;
-        Ok(MappingStore { records, free: 0, untouched: 1, len: 0 })
+        let earliest_ends = EarliestEnds::new(records.len())?;
+        Ok(MappingStore { records, earliest_ends, free: 0, untouched: 1, len: 0 })
     }
 
-    pub(crate) fn need(mappings_max: u32) -> Need {
-        Arena::<Mapping>::need(mappings_max as usize + 1)
+    pub(crate) fn needs(mappings_max: u32) -> [Need; 2] {
+        let records = mappings_max as usize + 1;
+        [Arena::<Mapping>::need(records), EarliestEnds::need(records)]
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -482,7 +497,28 @@ impl MappingStore {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.records.len() * size_of::<Mapping>()
+        self.records.len() * size_of::<Mapping>() + self.earliest_ends.bytes()
+    }
+
+    /// Call it when a mapping may end at this time, which may be earlier than before.
+    #[inline(always)]
+    pub(crate) fn note_end(&mut self, index: u32, end: Instant) {
+        self.earliest_ends.note(index, end);
+    }
+
+    /// True if a mapping of the group may have ended.
+    #[inline]
+    pub(crate) fn is_due(&self, group: u32, now: Instant) -> bool {
+        self.earliest_ends.is_due(group, now)
+    }
+
+    /// After the ended mappings of the group were found.
+    pub(crate) fn settle_group(&mut self, group: u32, now: Instant) {
+        let records = EarliestEnds::records(group, self.untouched);
+        let records = self.records.get(records.start as usize..records.end as usize).unwrap_or_default();
+        let in_use = records.iter().filter(|record| record.is_in_use());
+        let ends = in_use.map(|record| record.is_settled(now).then(|| record.expires()));
+        self.earliest_ends.set(group, now, ends);
     }
 
     #[inline(always)]
@@ -535,6 +571,7 @@ impl MappingStore {
         subscriber: u32,
         external: Endpoint,
         now: Instant,
+        session: &NewSession,
     ) -> Option<MappingIndex> {
         let index = if self.free != 0 {
             let index = self.free;
@@ -542,22 +579,25 @@ impl MappingStore {
             self.prefetch_write(self.free);
             index
         } else if (self.untouched as usize) < self.records.len() {
+            self.earliest_ends.note_untouched(self.untouched);
             self.untouched += 1;
             self.untouched - 1
         } else {
             return None;
         };
+        let end = micros48(session.expires) << 16;
         self.records[index as usize] = Mapping {
             internal: key.word(),
-            remote: 0,
-            session: u64::from(external.port),
-            life: 0,
+            remote: session.remote(),
+            session: end | u64::from(external.port),
+            life: end,
             external_address: external.address.to_bits(),
             created_s: (now.as_micros() / 1_000_000) as u32,
             tracker: SequenceTracker::default(),
             extra_head: 0,
             subscriber,
         };
+        self.earliest_ends.note(index, session.expires);
         self.len += 1;
         Some(MappingIndex(index))
     }

@@ -491,6 +491,17 @@ impl SubscriberStore {
         self.records.prefetch_write(slot as usize);
     }
 
+    /// Prefetches the records of the next subscribers.
+    pub(crate) fn prefetch_free(&self, count: u32) {
+        if self.free != 0 {
+            self.prefetch(self.free);
+            return;
+        }
+        for slot in self.untouched..self.untouched.saturating_add(count) {
+            self.prefetch(slot);
+        }
+    }
+
     /// Lapsed records are reused.
     pub(crate) fn is_full(&self) -> bool {
         self.lapsed.count() == 0 && self.has_no_free_record()

@@ -1,4 +1,5 @@
 use crate::event::Cause;
+use crate::external::ports::PortClass;
 use crate::external::static_mapping::Kind;
 use crate::random::Random;
 use crate::settings::Pooling;
@@ -7,6 +8,7 @@ use crate::snapshot::shared::CompiledPool;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::Mapping;
 use crate::steps::opening::Ask;
+use crate::steps::opening::Drawn;
 use crate::steps::opening::Entered;
 use crate::steps::opening::Entry;
 use crate::steps::opening::External;
@@ -32,6 +34,15 @@ pub(crate) struct Foretold {
     pub(crate) address: Option<AddressIndex>,
 }
 
+/// One in which a new subscriber is paired with a little used address, and takes single ports.
+fn is_usual_pool(compiled: &CompiledPool) -> bool {
+    compiled.gives_single_ports()
+        && compiled.pooling == Pooling::Paired
+        && compiled.selection == Selection::LeastUsed
+        && !compiled.one_to_one
+        && !compiled.has_guarantees()
+}
+
 impl View<'_> {
     pub(crate) fn decide_mapping<T: Report>(
         &self,
@@ -51,7 +62,13 @@ impl View<'_> {
 
     /// What [`View::decide_mapping`] finds for most new subscribers: a port of a little used
     /// address of their own pool. `None` if they need a closer look.
-    pub(crate) fn usual_newcomer(&self, key: &InternalKey, hash: u64, random: &mut Random) -> Option<NewMapping> {
+    pub(crate) fn usual_newcomer(
+        &self,
+        key: &InternalKey,
+        hash: u64,
+        drawn: Option<&Drawn>,
+        random: &mut Random,
+    ) -> Option<NewMapping> {
         let (snapshot, subscribers) = (self.snapshot, &self.state.subscribers);
         let is_usual =
             snapshot.rules.is_empty() && snapshot.static_mappings.is_empty() && subscribers.lapsed_len() == 0;
@@ -61,18 +78,15 @@ impl View<'_> {
         let pool = snapshot.pool_for(key.realm, key.address.into())?;
         let compiled = &snapshot.pools[pool.index()];
         let class = self.class_of(key.realm, key.address);
-        let has_usual_pool = compiled.gives_single_ports()
-            && compiled.pooling == Pooling::Paired
-            && compiled.selection == Selection::LeastUsed
-            && !compiled.one_to_one
-            && !compiled.has_guarantees();
-        if !has_usual_pool || snapshot.classes.compiled(class).counts_mappings() {
+        if !is_usual_pool(compiled) || snapshot.classes.compiled(class).counts_mappings() {
             return None;
         }
         let owner = Owner { slot: None, past: None, class, penalty: None, released: None };
         let class_of_port = port_class(key.port, compiled);
-        let address = self.choose_address(key, compiled, class_of_port, random)?;
-        let external = self.external_for(&owner, address, key, compiled, class_of_port, None, random).ok()?;
+        let drawn = drawn.filter(|drawn| drawn.pool == pool);
+        let address = self.choose_of(drawn, key, compiled, class_of_port, random)?;
+        let aim = drawn.and_then(|drawn| drawn.aim_at(address));
+        let external = self.external_for(&owner, address, key, compiled, class_of_port, aim, random).ok()?;
         Some(NewMapping {
             key: *key,
             hash,
@@ -84,6 +98,35 @@ impl View<'_> {
             turn: None,
             cause: Cause::Outbound,
         })
+    }
+
+    /// For [`View::usual_newcomer`]. `None` if its pool is not usual.
+    pub(crate) fn draw_for_newcomer(&self, key: &InternalKey, random: &mut Random) -> Option<Drawn> {
+        let snapshot = self.snapshot;
+        let pool = snapshot.pool_for(key.realm, key.address.into())?;
+        let compiled = &snapshot.pools[pool.index()];
+        if !is_usual_pool(compiled) {
+            return None;
+        }
+        let draw = snapshot.ports.draw(snapshot.choices(compiled), key.protocol, random)?;
+        let class = port_class(key.port, compiled);
+        let aims = draw
+            .addresses()
+            .map(|address| snapshot.ports.aim(address, key.protocol, class, self.worker, snapshot.workers(), random));
+        Some(Drawn { pool, draw, aims })
+    }
+
+    /// The address for a new subscriber, of those drawn for it.
+    fn choose_of(
+        &self,
+        drawn: Option<&Drawn>,
+        key: &InternalKey,
+        compiled: &CompiledPool,
+        class: PortClass,
+        random: &mut Random,
+    ) -> Option<AddressIndex> {
+        let Some(Drawn { draw, .. }) = drawn else { return self.choose_address(key, compiled, class, random) };
+        self.snapshot.ports.choose_drawn(draw, self.snapshot.choices(compiled), key.protocol, class, random)
     }
 
     fn pool_of_new<T: Report>(&self, ask: &Ask<'_>, owner: &Owner, report: &mut T) -> Result<&CompiledPool, Verdict> {
@@ -253,6 +296,8 @@ impl View<'_> {
             slot => {
                 let is_foreseen = slot == Some(ask.foresight.subscriber) && !entered.entry.is_new;
                 let aim = ask.foresight.aim.filter(|_| is_foreseen);
+                let drawn = ask.foresight.drawn_for(&entered.entry, compiled);
+                let aim = aim.or_else(|| drawn?.aim_at(entered.address));
                 self.external_for(owner, entered.address, key, compiled, class, aim, random)
             }
         }
@@ -265,7 +310,14 @@ impl View<'_> {
         compiled: &CompiledPool,
         random: &mut Random,
     ) -> Result<Entered, Verdict> {
-        let address = self.address_at(entry.place, ask.key, compiled, port_class(ask.key.port, compiled), random)?;
+        let class = port_class(ask.key.port, compiled);
+        let address = match ask.foresight.drawn_for(&entry, compiled) {
+            None => self.address_at(entry.place, ask.key, compiled, class, random)?,
+            drawn => {
+                let chosen = self.choose_of(drawn, ask.key, compiled, class, random);
+                chosen.ok_or_else(|| self.why_no_address(compiled, ask.key))?
+            }
+        };
         Ok(Entered { entry, address })
     }
 

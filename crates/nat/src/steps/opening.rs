@@ -1,5 +1,6 @@
 use crate::event::Cause;
 use crate::external::blocks::Block;
+use crate::external::ports::Draw;
 use crate::external::ports::Parity;
 use crate::external::ports::PortAim;
 use crate::external::ports::Share;
@@ -18,11 +19,39 @@ pub(crate) struct Foresight {
     /// 0 if unknown.
     pub(crate) subscriber: u32,
     pub(crate) aim: Option<PortAim>,
+    pub(crate) drawn: Option<Drawn>,
 }
 
 impl Foresight {
     pub(crate) const fn of(hash: u64) -> Foresight {
-        Foresight { hash, subscriber: 0, aim: None }
+        Foresight { hash, subscriber: 0, aim: None, drawn: None }
+    }
+
+    /// What was drawn, if an address of this pool is to be chosen.
+    pub(crate) fn drawn_for(&self, entry: &Entry, compiled: &CompiledPool) -> Option<&Drawn> {
+        self.drawn.as_ref().filter(|drawn| entry.place == Place::Chosen && drawn.pool == compiled.id)
+    }
+
+    /// After a lost race: what was drawn may be what the other worker took.
+    pub(crate) fn forget_draws(&mut self) {
+        (self.aim, self.drawn) = (None, None);
+    }
+}
+
+/// Drawn for a packet that may make its source a subscriber, before what the choice reads is in the
+/// cache.
+#[derive(Clone, Copy)]
+pub(crate) struct Drawn {
+    pub(crate) pool: PoolId,
+    pub(crate) draw: Draw,
+    /// A place to look for a port, for each address of the draw.
+    pub(crate) aims: [Option<PortAim>; 2],
+}
+
+impl Drawn {
+    pub(crate) fn aim_at(&self, address: AddressIndex) -> Option<PortAim> {
+        let mut aims = self.draw.addresses().into_iter().zip(self.aims);
+        aims.find(|(drawn, _)| *drawn == address)?.1
     }
 }
 

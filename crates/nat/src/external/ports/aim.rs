@@ -30,7 +30,7 @@ impl PortAim {
 
 impl PortTable {
     /// A random place to look for a free port; may miss.
-    #[inline]
+    #[inline(always)]
     pub fn aim(
         &self,
         address: AddressIndex,
@@ -93,7 +93,7 @@ impl PortTable {
         self.free_near(space(address, protocol), parity, u64::MAX, aim)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn free_near(&self, base: usize, parity: Option<Parity>, mask: u64, aim: PortAim) -> Option<PortAim> {
         let (word, bit) = (usize::from(aim.0 / 64), u32::from(aim.0 % 64));
         let mask = mask & parity.map_or(u64::MAX, Parity::mask);
@@ -102,7 +102,7 @@ impl PortTable {
         (free != 0).then_some(PortAim((word * 64) as u16 | found as u16))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn range(&self, address: AddressIndex, protocol: Protocol, class: PortClass) -> Option<(u16, u16)> {
         let (first, end) = class.words(protocol);
         let (lowest, highest) = self.offers[space(address, protocol)].range();
@@ -113,7 +113,7 @@ impl PortTable {
 
 /// A random port that is not withheld. No neighbour replaces a miss: it would become likelier than
 /// others (RFC 6056 §3.2, §5).
-#[inline]
+#[inline(always)]
 fn choose(
     range: (u16, u16),
     withheld: Option<&[AtomicU64]>,
@@ -121,7 +121,20 @@ fn choose(
     workers: usize,
     random: &mut Random,
 ) -> Option<PortAim> {
-    let Some(withheld) = withheld else { return choose_any(range, worker, workers, random) };
+    match withheld {
+        None => choose_any(range, worker, workers, random),
+        Some(withheld) => choose_offered(range, withheld, worker, workers, random),
+    }
+}
+
+#[inline(never)]
+fn choose_offered(
+    range: (u16, u16),
+    withheld: &[AtomicU64],
+    worker: WorkerId,
+    workers: usize,
+    random: &mut Random,
+) -> Option<PortAim> {
     // With one port in ten offered, 64 tries fail once in a thousand.
     (0..64).find_map(|_| {
         let aim = choose_any(range, worker, workers, random)?;
@@ -130,7 +143,7 @@ fn choose(
     })
 }
 
-#[inline]
+#[inline(always)]
 fn choose_any((lowest, highest): (u16, u16), worker: WorkerId, workers: usize, random: &mut Random) -> Option<PortAim> {
     let number = random.next_u64();
     let (first, end) = (usize::from(lowest / 64), usize::from(highest / 64) + 1);
@@ -141,19 +154,29 @@ fn choose_any((lowest, highest): (u16, u16), worker: WorkerId, workers: usize, r
 
 /// A random word. If there are enough, each worker gets every `workers`-th cache line. `None` for a
 /// miss at the edge.
+#[inline(always)]
 fn probe_word(first: usize, end: usize, worker: WorkerId, workers: usize, number: u32) -> Option<usize> {
-    let scaled = |bound: usize| ((u64::from(number) * bound as u64) >> 32) as usize;
     // Before the divisions, which cost the most.
     if workers <= 1 {
-        return Some(first + scaled(end - first));
+        return Some(first + scaled(number, end - first));
     }
+    probe_line_of(first, end, worker, workers, number)
+}
+
+#[inline(always)]
+fn scaled(number: u32, bound: usize) -> usize {
+    ((u64::from(number) * bound as u64) >> 32) as usize
+}
+
+#[inline(never)]
+fn probe_line_of(first: usize, end: usize, worker: WorkerId, workers: usize, number: u32) -> Option<usize> {
     let (first_line, end_line) = (first / LINE_WORDS, end.div_ceil(LINE_WORDS));
     let skip = (worker.index() % workers + workers - first_line % workers) % workers;
     if first_line + skip >= end_line {
-        return Some(first + scaled(end - first));
+        return Some(first + scaled(number, end - first));
     }
     let lines = (end_line - first_line - skip).div_ceil(workers);
-    let choice = scaled(lines * LINE_WORDS);
+    let choice = scaled(number, lines * LINE_WORDS);
     let line = first_line + skip + choice / LINE_WORDS * workers;
     let word = line * LINE_WORDS + choice % LINE_WORDS;
     (first..end).contains(&word).then_some(word)

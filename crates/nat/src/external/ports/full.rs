@@ -57,8 +57,16 @@ impl PortTable {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn note_full(&self, base: usize, word: usize, used: u64) {
+        if Parity::BOTH.iter().any(|parity| used & parity.mask() == parity.mask()) {
+            self.note_full_of(base, word, used);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_full_of(&self, base: usize, word: usize, used: u64) {
         for parity in Parity::BOTH {
             let mask = parity.mask();
             if used & mask != mask {

@@ -4,11 +4,32 @@ use core::sync::atomic::Ordering;
 
 use super::PortTable;
 use super::WORDS;
+use super::class::Parity;
 use super::class::PortClass;
+use super::full::summary_of;
 use super::space;
 use crate::random::Random;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
+
+const LINE_WORDS: usize = 8;
+
+/// An address, and the line of its port bits that shows how much it is used.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    address: AddressIndex,
+    line: u16,
+}
+
+/// Two addresses, of which the less used one is chosen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Draw([Sample; 2]);
+
+impl Draw {
+    pub(crate) fn addresses(&self) -> [AddressIndex; 2] {
+        self.0.map(|sample| sample.address)
+    }
+}
 
 impl PortTable {
     /// Ports in use, offered or not. Not for the packet path.
@@ -64,42 +85,74 @@ impl PortTable {
         class: PortClass,
         random: &mut Random,
     ) -> Option<AddressIndex> {
+        let draw = self.draw(among, protocol, random)?;
+        self.choose_drawn(&draw, among, protocol, class, random)
+    }
+
+    /// Two addresses at random, for [`PortTable::choose_drawn`]. `None` if there are none.
+    #[inline]
+    pub(crate) fn draw(&self, among: &[AddressIndex], protocol: Protocol, random: &mut Random) -> Option<Draw> {
         let count = among.len() as u32;
         if count == 0 {
             return None;
         }
-        let one = among[random.below(count) as usize];
-        let other = among[random.below(count) as usize];
-        let (less, more) = if self.is_less_used(one, other, protocol, random) { (one, other) } else { (other, one) };
+        let mut sample = || {
+            let address = among[random.below(count) as usize];
+            let (first, last) = self.offers[space(address, protocol)].range();
+            let (first, last) = (usize::from(first / 64) / LINE_WORDS, usize::from(last / 64) / LINE_WORDS);
+            Sample { address, line: (first + random.below((last - first + 1) as u32) as usize) as u16 }
+        };
+        Some(Draw([sample(), sample()]))
+    }
+
+    /// Requests what [`PortTable::choose_drawn`] reads.
+    pub(crate) fn prefetch_draw(&self, draw: &Draw, protocol: Protocol) {
+        for Sample { address, line } in draw.0 {
+            let base = space(address, protocol);
+            let word = base * WORDS + usize::from(line) * LINE_WORDS;
+            self.used.prefetch(word);
+            self.kept.prefetch(word);
+            for parity in Parity::BOTH {
+                self.full.prefetch(summary_of(base, parity, WORDS / 2));
+            }
+        }
+    }
+
+    /// [`PortTable::choose_address`] after [`PortTable::draw`].
+    pub(crate) fn choose_drawn(
+        &self,
+        draw: &Draw,
+        among: &[AddressIndex],
+        protocol: Protocol,
+        class: PortClass,
+        random: &mut Random,
+    ) -> Option<AddressIndex> {
+        let Draw([one, other]) = *draw;
+        let is_less_used = one.address == other.address || self.is_less_used(one, other, protocol);
+        let (less, more) = if is_less_used { (one, other) } else { (other, one) };
         let has_room = |address: &AddressIndex| !self.is_exhausted(*address, protocol, class);
-        if let Some(address) = [less, more].into_iter().find(has_room) {
+        if let Some(address) = [less.address, more.address].into_iter().find(has_room) {
             return Some(address);
         }
-        let (before, after) = among.split_at(random.below(count) as usize);
+        let (before, after) = among.split_at(random.below(among.len() as u32) as usize);
         let mut others = after.iter().chain(before).copied();
         others.find(|address| !self.seems_full(*address, protocol, class) && has_room(address))
     }
 
-    fn is_less_used(&self, one: AddressIndex, other: AddressIndex, protocol: Protocol, random: &mut Random) -> bool {
+    fn is_less_used(&self, one: Sample, other: Sample, protocol: Protocol) -> bool {
         /// Thousandths: four standard deviations of a sample of 512 ports, half of them in use.
         const CLEARLY: i32 = 125;
-        if one == other {
-            return true;
-        }
-        let (of_one, of_other) = (self.sampled_use(one, protocol, random), self.sampled_use(other, protocol, random));
+        let (of_one, of_other) = (self.sampled_use(one, protocol), self.sampled_use(other, protocol));
         if (of_one - of_other).abs() > CLEARLY {
             return of_one < of_other;
         }
-        self.paired_subscribers(one) <= self.paired_subscribers(other)
+        self.paired_subscribers(one.address) <= self.paired_subscribers(other.address)
     }
 
-    /// Ports in use, in thousandths, among 512 random neighbours. Reads two lines.
-    fn sampled_use(&self, address: AddressIndex, protocol: Protocol, random: &mut Random) -> i32 {
-        const LINE_WORDS: usize = 8;
+    /// Ports in use, in thousandths, among the 512 of the sample. Reads two lines.
+    fn sampled_use(&self, Sample { address, line }: Sample, protocol: Protocol) -> i32 {
         let base = space(address, protocol);
-        let (first, last) = self.offers[base].range();
-        let (first, last) = (usize::from(first / 64) / LINE_WORDS, usize::from(last / 64) / LINE_WORDS);
-        let line = first + random.below((last - first + 1) as u32) as usize;
+        let line = usize::from(line);
         let (mut used, mut offered) = (0, 0);
         for word in line * LINE_WORDS..(line + 1) * LINE_WORDS {
             let bits = self.offered_bits(address, protocol, word);

@@ -70,7 +70,7 @@ impl PortTable {
         self.take(space(address, protocol), usize::from(port / 64), u32::from(port % 64), Taker::Anyone)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&self, base: usize, word: usize, bit: u32, taker: Taker) -> bool {
         let cell = &self.used[base * WORDS + word];
         // Read before writing: near exhaustion most probes hit used bits.
@@ -83,8 +83,7 @@ impl PortTable {
         }
         // After setting the bit, see [`crate::external::blocks`].
         if taker == Taker::Anyone && self.blocks.is_leased(base / Protocol::COUNT, word) {
-            self.clear(cell, 1 << bit);
-            self.note_free(base, word, Parity::of(bit as u16));
+            self.free(base, (word * 64) as u16 | bit as u16);
             return false;
         }
         self.note_full(base, word, before | 1 << bit);

@@ -42,6 +42,7 @@ use crate::state::mapping::InternalKey;
 use crate::state::mapping::steady_remote;
 use crate::state::tcp;
 use crate::state::tcp::TcpState;
+use crate::steps::opening::Drawn;
 use crate::steps::opening::Foresight;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -162,6 +163,8 @@ pub(in crate::shard) struct Scratch {
     /// 0 if unknown.
     pub(in crate::shard) subscriber: [u32; BURST_MAX],
     pub(in crate::shard) port: [Option<PortAim>; BURST_MAX],
+    /// Valid without a subscriber.
+    pub(in crate::shard) drawn: [Option<Drawn>; BURST_MAX],
     /// From here on valid for `aimed`.
     pub(in crate::shard) wanted: [Wanted; BURST_MAX],
     pub(in crate::shard) port_place: [usize; BURST_MAX],
@@ -191,6 +194,7 @@ impl Default for Scratch {
             subscriber_hash: [0; BURST_MAX],
             subscriber: [0; BURST_MAX],
             port: [None; BURST_MAX],
+            drawn: [None; BURST_MAX],
             wanted: [Wanted::NONE; BURST_MAX],
             port_place: [0; BURST_MAX],
             ruling: [Ruling::DEFAULT; BURST_MAX],
@@ -213,7 +217,9 @@ impl Scratch {
         if self.unsettled >> i & 1 == 0 {
             return Foresight::of(hash);
         }
-        Foresight { hash, subscriber: self.subscriber[i], aim: self.port[i] }
+        let is_new = self.aimed >> i & 1 == 0 && self.subscriber[i] == 0;
+        let drawn = if is_new { self.drawn[i] } else { None };
+        Foresight { hash, subscriber: self.subscriber[i], aim: self.port[i], drawn }
     }
 }
 

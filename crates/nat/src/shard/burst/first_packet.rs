@@ -9,8 +9,7 @@
 //! 3. [`PacketPath::aim_ports`] prefetches port bits and new mapping records, then the entry of the
 //!    chosen port.
 //!
-//! A new subscriber's address is chosen only in the last pass, because each choice counts in the
-//! next one.
+//! For new subscribers, `new_subscribers.rs` draws addresses.
 //!
 //! Unusual packets (limits, a full address, a hairpin, a fragment, a held SYN) stay untouched for
 //! `outbound`, which decides alike.
@@ -74,7 +73,7 @@ impl Wanted {
 }
 
 #[inline(always)]
-fn source_of(packet: &Packet<'_>) -> u32 {
+pub(super) fn source_of(packet: &Packet<'_>) -> u32 {
     u32::from_be_bytes(*packet.chunk(ip::SOURCE).unwrap_or(&[0; 4]))
 }
 
@@ -134,29 +133,35 @@ impl PacketPath {
         let mut elsewhere = 0;
         for i in bits(scratch.aimed) {
             let Some(aim) = scratch.port[i] else { continue };
-            let wanted = scratch.wanted[i];
-            scratch.port[i] = self.closer(&wanted, aim);
-            if scratch.port[i].is_none() {
-                elsewhere |= 1 << i;
-                scratch.port[i] = self.elsewhere(&wanted);
-            }
-            if let Some(aim) = scratch.port[i] {
+            let wanted = &scratch.wanted[i];
+            let found = match self.closer(wanted, aim) {
+                Some(found) => Some(found),
+                None => {
+                    elsewhere |= 1 << i;
+                    self.elsewhere(wanted)
+                }
+            };
+            if let Some(aim) = found {
                 scratch.port_place[i] = self.ledger.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
             }
+            scratch.port[i] = found;
         }
         for i in bits(elsewhere) {
             self.ledger.shared.ports.prefetch_bit(scratch.port_place[i]);
         }
         for i in bits(elsewhere) {
             let Some(aim) = scratch.port[i] else { continue };
-            let wanted = scratch.wanted[i];
-            scratch.port[i] = self.closer(&wanted, aim).or(scratch.port[i]);
+            let wanted = &scratch.wanted[i];
+            scratch.port[i] = self.closer(wanted, aim).or(scratch.port[i]);
             if let Some(aim) = scratch.port[i] {
                 scratch.port_place[i] = self.ledger.shared.ports.place(wanted.paired, wanted.protocol, aim.port());
             }
         }
         for i in bits(scratch.aimed) {
             self.ledger.shared.ports.prefetch(scratch.port_place[i]);
+        }
+        if scratch.aimed != scratch.unsettled {
+            self.draw_addresses(scratch, burst);
         }
     }
 
@@ -216,6 +221,8 @@ impl PacketPath {
         }
     }
 
+    #[cold]
+    #[inline(never)]
     fn elsewhere(&mut self, wanted: &Wanted) -> Option<PortAim> {
         let (ports, workers) = (&self.ledger.shared.ports, self.ledger.shared.workers());
         let Wanted { paired, protocol, class, parity, .. } = *wanted;
@@ -273,7 +280,7 @@ impl PacketPath {
     }
 
     #[inline(always)]
-    fn usual_flow(
+    pub(super) fn usual_flow(
         &self,
         now: Instant,
         header: &[u8; HEADERS],
@@ -292,7 +299,7 @@ impl PacketPath {
         let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
         let (source, destination) = (be32::<12>(header), be32::<16>(header));
         let key = InternalKey { realm: scratch.realm[i], protocol, address: source, port: be16::<20>(header) };
-        if self.ledger.view().may_have_static_mapping(source)
+        if self.ledger.may_have_static_mapping(source)
             || !may_reach(source, destination)
             || self.ledger.local.lookup(destination).is_some()
             // A gateway reads it from its first packet.
@@ -309,7 +316,7 @@ impl PacketPath {
             || self.ledger.state.outbound.is_full()
             || self.ledger.created.may_have(scratch.place[i])
                 && self.ledger.state.find_mapping(&key, scratch.place[i]).is_some()
-            || self.ledger.state.live_flow(&key, (destination, be16::<22>(header)), now).is_some()
+            || self.ledger.state.has_live_flow(key, (destination, be16::<22>(header)), now)
         {
             return None;
         }
@@ -346,63 +353,34 @@ impl PacketPath {
         if !self.is_usual_subscriber(&key, scratch, i) {
             return None;
         }
-        let (wanted, subscriber) = (scratch.wanted[i], scratch.subscriber[i]);
+        let (wanted, subscriber) = (&scratch.wanted[i], scratch.subscriber[i]);
         if wanted.range.is_none() || self.ledger.shared.settings().events.block_mappings {
             self.ledger.admit_record().ok()?;
         }
-        let class = self.view().class_now(subscriber);
+        let class = self.ledger.class_now(subscriber);
         self.view().admit_known(now, subscriber, class, key.protocol).ok()?;
         let session = self.session_of(now, &key, header);
-        let new = |external| NewMapping {
+        let near = self.external_near(wanted, aim);
+        let new = NewMapping {
             key,
             hash: scratch.place[i],
             owner: Owner { slot: Some(subscriber), past: Some(subscriber), class, penalty: None, released: None },
             entered: None,
-            external,
+            external: near.unwrap_or(External { address: wanted.paired, port: 0, source: Source::SINGLE }),
             notes_place: false,
             gives_single_ports: wanted.range.is_none(),
             turn: None,
             cause: Cause::Outbound,
         };
-        let index = match self.external_near(&wanted, aim) {
-            Some(external) => self.ledger.commit_mapping(now, &new(external), &session).ok()?,
-            None => {
-                let paired = External { address: wanted.paired, port: 0, source: Source::SINGLE };
-                self.commit_anywhere(now, new(paired), &session)?
-            }
+        let index = match near {
+            Some(_) => self.ledger.commit_mapping(now, &new, &session).ok()?,
+            None => self.commit_anywhere(now, new, &session)?,
         };
         Some(self.leave_first(header, scratch, i, (&key, &hop), index))
     }
 
-    /// A source without a record, usually a new subscriber. Also for what has no aim for other
-    /// reasons.
-    #[inline(never)]
-    fn open_for_newcomer(
-        &mut self,
-        now: Instant,
-        header: &mut [u8; HEADERS],
-        scratch: &Scratch,
-        i: usize,
-    ) -> Option<Egress> {
-        let kind = scratch.kind[i];
-        if scratch.subscriber[i] != 0 || !(kind.is_tcp() || kind.is_steady()) {
-            return None;
-        }
-        let (key, hop) = self.usual_flow(now, header, scratch, i)?;
-        // An earlier packet of the burst may have entered it.
-        if self.ledger.state.subscribers.find_hashed(scratch.subscriber_hash[i], key.realm, key.address).is_some() {
-            return None;
-        }
-        self.ledger.admit_record().ok()?;
-        let (view, random) = self.ledger.deciding();
-        let new = view.usual_newcomer(&key, scratch.place[i], random)?;
-        let session = self.session_of(now, &key, header);
-        let index = self.ledger.commit_mapping(now, &new, &session).ok()?;
-        Some(self.leave_first(header, scratch, i, (&key, &hop), index))
-    }
-
     #[inline(always)]
-    fn session_of(&self, now: Instant, key: &InternalKey, header: &[u8; HEADERS]) -> NewSession {
+    pub(super) fn session_of(&self, now: Instant, key: &InternalKey, header: &[u8; HEADERS]) -> NewSession {
         let (destination, remote_port) = (be32::<16>(header), be16::<22>(header));
         let first = self.ledger.policy.lifetimes.first(key.protocol, remote_port, Side::Inside);
         NewSession {
@@ -417,7 +395,7 @@ impl PacketPath {
     }
 
     #[inline(always)]
-    fn leave_first(
+    pub(super) fn leave_first(
         &mut self,
         header: &mut [u8; HEADERS],
         scratch: &Scratch,

@@ -80,7 +80,7 @@ impl Ledger {
         known.and_then(|slot| self.view().penalty_pool(slot)).or(wanted).or_else(own)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(in crate::shard) fn update_class(&mut self, subscriber: u32) {
         if self.state.subscribers.get(subscriber).class_generation != self.policy.class_generation {
             self.find_class(subscriber);

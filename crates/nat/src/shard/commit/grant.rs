@@ -176,6 +176,7 @@ impl Ledger {
             let state = self.state.sessions.get(hold).state();
             let is_shorter = self.state.sessions.get_mut(hold).refresh(state, until);
             self.state.mappings.get_mut(mapping).extend_to(until, is_shorter);
+            self.state.mappings.note_end(mapping, until);
         }
     }
 
@@ -221,9 +222,10 @@ impl Ledger {
             self.state.grants.get_mut(index).hold = 0;
             self.end_extra_session(now, hold);
             // The hold may have set the mapping's end.
-            let mapping = self.state.mappings.get_mut(mapping);
-            let expires = mapping.expires();
-            mapping.extend_to(expires, true);
+            let record = self.state.mappings.get_mut(mapping);
+            let expires = record.expires();
+            record.extend_to(expires, true);
+            self.state.mappings.note_end(mapping, now);
         }
     }
 

@@ -229,7 +229,7 @@ impl PacketPath {
                         return Ok(Opened::Session(having_made(way, made_mapping(index)), flow));
                     }
                     // Another worker was faster.
-                    packet.foresight.aim = None;
+                    packet.foresight.forget_draws();
                 }
                 Ok(Departure::Open { mapping: index, place, by, new, way }) => {
                     let session = self.ledger.commit_session(now, index, place, &new, by);

@@ -154,6 +154,8 @@ impl Ledger {
             // Packets without a session may have kept it alive, for as long as a session would.
             mapping.set_expires(mapping.expires().min(without.max(session_limit).max(others_end)));
         }
+        let end = mapping.expires();
+        self.state.mappings.note_end(index, end);
     }
 
     #[inline]

@@ -2,16 +2,22 @@
 //! counts as absent.
 
 use crate::shard::Ledger;
+use crate::state::mapping::earliest_end::EarliestEnds;
+use crate::state::mapping::earliest_end::GROUP;
 use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::time::Instant;
 use crate::upkeep::walk::Pace;
 use crate::upkeep::walk::Walk;
 
-/// Per mapping created: expired ones stay below a third of the live ones.
+/// Records to look at per mapping created.
 const RECORDS_PER_CREATED: u64 = 4;
 /// Per expired mapping found, because these come together.
 const RECORDS_PER_FOUND: u64 = 16;
+/// What passing over a group of records counts as. While most mappings live on, expired ones stay
+/// below a hundredth of the records.
+const RECORDS_PER_GROUP_PASSED: u64 = 4;
+const GROUPS_PER_CALL_MAX: usize = 32;
 /// Beside the mappings created since the last call. Keeps a call short when millions expire at
 /// once.
 const ENDS_PER_CALL_MIN: usize = 8;
@@ -32,6 +38,19 @@ pub(in crate::shard) struct Sweep {
     due: Box<[u32; ENDS_PER_CALL_MAX]>,
     due_count: usize,
     created: u64,
+    groups: Groups,
+}
+
+/// A walk over groups of records, as mappings are created. It reads the records of those groups
+/// only of which one may have ended.
+#[derive(Debug, Default)]
+struct Groups {
+    cursor: u32,
+    /// Records that may still be looked at.
+    credit: u64,
+    /// To look over when the prefetched lines have arrived.
+    pending: [u32; GROUPS_PER_CALL_MAX],
+    pending_count: usize,
 }
 
 impl Default for Sweep {
@@ -46,6 +65,7 @@ impl Default for Sweep {
             due: Box::new([0; ENDS_PER_CALL_MAX]),
             due_count: 0,
             created: 0,
+            groups: Groups::default(),
         }
     }
 }
@@ -103,10 +123,15 @@ impl Ledger {
 
         let end = self.state.mappings.walk_end();
         let more = created * RECORDS_PER_CREATED + found.min(created) * RECORDS_PER_FOUND;
-        let visits = Pace::RECORDS.due(end, elapsed).saturating_add(more as u32).min(end);
-        self.note_unreported(now, visits);
         let is_shortening = self.upkeep.shortening.has_mappings();
         let looks_at_each = self.shared.has_deadlines() || is_shortening;
+        let mut visits = Pace::RECORDS.due(end, elapsed);
+        if looks_at_each {
+            visits = visits.saturating_add(more as u32).min(end);
+        } else {
+            self.sweep_groups(now, more, ends_max);
+        }
+        self.note_unreported(now, visits);
         let (mut cursor, mut left) = (self.upkeep.sweep.mapping_cursor, visits);
         while left > 0 && cursor < end && self.upkeep.sweep.due_count < ends_max {
             let stop = cursor.saturating_add(left).min(end);
@@ -126,6 +151,56 @@ impl Ledger {
         }
         self.upkeep.sweep.mapping_cursor = cursor;
         ended
+    }
+
+    fn sweep_groups(&mut self, now: Instant, more: u64, ends_max: usize) {
+        for i in 0..core::mem::take(&mut self.upkeep.sweep.groups.pending_count).min(GROUPS_PER_CALL_MAX) {
+            let group = self.upkeep.sweep.groups.pending[i];
+            if !self.look_over(group, now, ends_max) {
+                // This group and those behind it stay due.
+                self.upkeep.sweep.groups.cursor = group;
+                break;
+            }
+        }
+        let end = self.state.mappings.walk_end();
+        let groups = end.div_ceil(GROUP);
+        let Groups { cursor, credit, pending, pending_count } = &mut self.upkeep.sweep.groups;
+        *credit += more;
+        for _ in 0..groups {
+            if *credit < RECORDS_PER_GROUP_PASSED || *pending_count == pending.len() {
+                break;
+            }
+            let group = if *cursor < groups { *cursor } else { 0 };
+            let mut cost = RECORDS_PER_GROUP_PASSED;
+            if self.state.mappings.is_due(group, now) {
+                cost = u64::from(GROUP);
+                if *credit < cost {
+                    break;
+                }
+                self.state.mappings.prefetch_range(EarliestEnds::records(group, end));
+                pending[*pending_count] = group;
+                *pending_count += 1;
+            }
+            *credit -= cost;
+            *cursor = group + 1;
+        }
+        // What a small table cannot use up is not saved.
+        *credit = (*credit).min(u64::from(GROUP));
+    }
+
+    /// False if too much is due already.
+    fn look_over(&mut self, group: u32, now: Instant, ends_max: usize) -> bool {
+        let records = EarliestEnds::records(group, self.state.mappings.walk_end());
+        let mut next = records.start;
+        while let Some(index) = self.state.mappings.next_unsettled(next..records.end, now) {
+            if self.upkeep.sweep.due_count >= ends_max {
+                return false;
+            }
+            self.find_due(index, now);
+            next = index + 1;
+        }
+        self.state.mappings.settle_group(group, now);
+        true
     }
 
     #[inline(never)]
@@ -163,3 +238,6 @@ impl Ledger {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

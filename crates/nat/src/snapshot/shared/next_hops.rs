@@ -126,7 +126,7 @@ impl Shared {
         Some(NextHop::of_slot(slot, hop))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn route_out(&self, destination: u32, subscriber: u32) -> Option<NextHop> {
         self.outside_routes.lookup(destination).and_then(|value| self.hop_of(value, subscriber))
     }
