@@ -156,7 +156,8 @@ impl<I: Io> Outlet<I> {
             let sender = if can_transmit { None } else { ends.senders.get(port).copied().flatten() };
             Queue { burst: Burst::new(), marks: [Mark::default(); BURST_MAX], sender }
         });
-        let node = Node::new(settings, shared.live_routes(), &ends.own, &announces, secret);
+        let mut node = Node::new(settings, shared.live_routes(), &ends.own, &announces, secret);
+        node.await_links();
         let mut outlet = Outlet {
             has_ipv6: !node.is_off(),
             neighbours6: Neighbours::new(if node.is_off() { LIMITS6_OFF } else { LIMITS6 }, secret),

@@ -37,6 +37,8 @@ use crate::routing::rib::Table;
 /// How long a probe may stay unanswered before an address is used (RFC 4862 §5.4: one probe, and
 /// RetransTimer of RFC 4861 §10).
 const PROBE_TIME: Duration = Duration::from_secs(1);
+/// Some drivers ask the kernel whether a link is up, so not in every poll.
+const LOOK_AT_LINKS: Duration = Duration::from_millis(5);
 /// Echo replies of a worker: all, and those to one /64 by one station. On a link, hosts have a
 /// common /64, so the station counts too: a flood from one host does not end answers to others.
 const ECHO_RATES: Rates = Rates { total: 10_000, each: 1_000 };
@@ -70,6 +72,8 @@ struct Link {
     own: Vec<Own>,
     /// This worker sends the probes.
     probes: bool,
+    /// The link was not up yet, so a probe or a report would be lost.
+    is_awaited: bool,
     /// The kernel has the interface: it answers for its addresses and asks for neighbours.
     has_kernel: bool,
     /// When a report of the groups is due, and what it says.
@@ -185,6 +189,9 @@ pub struct Node {
     is_settled: bool,
     /// A report is due, at once or later.
     has_reports: bool,
+    /// A link was not up when it was last looked at.
+    awaits_links: bool,
+    look_at: Instant,
     hash: KeyedHash,
 }
 
@@ -212,7 +219,8 @@ impl Node {
             // RFC 4862 §5.4.2: the groups are joined before the first probe.
             let joins = !of_link.is_empty() && !has_kernel && probes;
             let report = joins.then_some((Instant::ORIGIN, Record::Joined));
-            links.push(Link { facing: interface.facing(), own: of_link, probes, has_kernel, report });
+            let facing = interface.facing();
+            links.push(Link { facing, own: of_link, probes, is_awaited: false, has_kernel, report });
         }
         let live = live.filter(|live| live.has_ipv6()).cloned();
         let hash = KeyedHash::new([secret, 6, secret.rotate_left(32), 64]);
@@ -234,6 +242,8 @@ impl Node {
             nat64: settings.transition.nat64.clone(),
             is_settled: false,
             has_reports: true,
+            awaits_links: false,
+            look_at: Instant::ORIGIN,
             hash,
         }
     }
@@ -257,6 +267,32 @@ impl Node {
         self.links.get(interface.index()).is_some_and(|link| !link.own.is_empty())
     }
 
+    /// Probes and reports wait for their links: see [`Node::look_at_links`].
+    pub fn await_links(&mut self) {
+        for link in &mut self.links {
+            link.is_awaited = link.probes && !link.has_kernel && !link.own.is_empty();
+        }
+        self.awaits_links = true;
+    }
+
+    /// True if it is time to look whether links are up. Nothing is sent by a link before: a driver
+    /// that still negotiates it loses what it gets.
+    #[inline]
+    pub fn awaits_links(&self, now: Instant) -> bool {
+        self.awaits_links && now >= self.look_at
+    }
+
+    /// Finds out which of the awaited links are up.
+    #[cold]
+    pub fn look_at_links(&mut self, now: Instant, is_up: impl Fn(InterfaceId) -> bool) {
+        self.look_at = now + LOOK_AT_LINKS;
+        self.awaits_links = false;
+        for (index, link) in self.links.iter_mut().enumerate() {
+            link.is_awaited &= !is_up(InterfaceId(index as u16));
+            self.awaits_links |= link.is_awaited;
+        }
+    }
+
     /// The next probe or announcement that is due, or None for now.
     #[inline]
     pub fn next_due(&mut self, now: Instant) -> Option<Due> {
@@ -268,6 +304,10 @@ impl Node {
         for (index, link) in self.links.iter_mut().enumerate() {
             // The kernel probes for itself.
             if !link.probes || link.has_kernel {
+                continue;
+            }
+            if link.is_awaited {
+                is_settled = false;
                 continue;
             }
             let interface = InterfaceId(index as u16);
@@ -350,7 +390,7 @@ impl Node {
         let mut later = false;
         for (index, link) in self.links.iter_mut().enumerate() {
             let Some((at, record)) = link.report else { continue };
-            if now < at {
+            if now < at || link.is_awaited {
                 later = true;
                 continue;
             }

@@ -105,6 +105,11 @@ impl<I: Io> Outlet<I> {
     /// Probes, announcements, questions, timeouts.
     #[inline(never)]
     pub(crate) fn maintain6(&mut self) {
+        if self.node.awaits_links(self.now) {
+            let Outlet { node, links, io, .. } = self;
+            let is_up = |interface| links.link(interface).is_none_or(|link| io.link_up(link.port));
+            node.look_at_links(self.now, is_up);
+        }
         while let Some(report) = self.node.next_report(self.now) {
             self.send_report(&report);
         }

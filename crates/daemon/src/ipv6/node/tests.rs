@@ -125,6 +125,34 @@ fn the_kernel_gets_only_packets_to_its_own_addresses() {
 }
 
 #[test]
+fn probes_and_reports_wait_for_their_links() {
+    // covers: 4862-5.4
+    let mut node = node();
+    node.await_links();
+    let mut now = Instant::from_micros(1_000_000);
+    let sent = |node: &mut Node, now| {
+        let reports: Vec<InterfaceId> = reports(node, now).into_iter().map(|report| report.0).collect();
+        let due: Vec<InterfaceId> = core::iter::from_fn(|| node.next_due(now)).map(|due| due.interface).collect();
+        (reports, due)
+    };
+    let nothing = (vec![], vec![]);
+    assert_eq!(sent(&mut node, now), nothing, "nobody has looked yet");
+    for _ in 0..1_000 {
+        assert!(node.awaits_links(now));
+        node.look_at_links(now, |_| false);
+        assert!(!node.awaits_links(now), "not in every poll");
+        assert_eq!(sent(&mut node, now), nothing);
+        now = now + LOOK_AT_LINKS;
+    }
+    node.look_at_links(now, |interface| interface == WAN);
+    assert_eq!(sent(&mut node, now), (vec![WAN], vec![WAN, WAN]));
+    now = now + PROBE_TIME;
+    node.look_at_links(now, |_| true);
+    assert_eq!(sent(&mut node, now), (vec![LAN], vec![LAN, LAN, WAN, WAN]));
+    assert!(!node.awaits_links(now + PROBE_TIME), "all links were up");
+}
+
+#[test]
 fn addresses_are_probed_before_they_are_used() {
     let mut node = node();
     let now = Instant::from_micros(1_000_000);
