@@ -104,8 +104,8 @@ impl View<'_> {
             return Err(NoWay { verdict: Verdict::TtlExpired, reason: Reason::TtlExpired }.into());
         }
         let local = self.local_to(Facing::inside(realm), parsed.destination);
-        if let Some(address) = local.and_then(crate::snapshot::addresses::Local::pool_address) {
-            return Ok((mapping, Way::Hairpin { address, made: 0 }));
+        if local.and_then(crate::snapshot::addresses::Local::pool_address).is_some() {
+            return Ok((mapping, Way::Hairpin { made: 0 }));
         }
         let hop = self.way(Facing::OUTSIDE, parsed.destination, parsed, report)?;
         Ok((mapping, Way::Out(hop)))

@@ -1,4 +1,11 @@
-//! A packet from inside that belongs to no session yet (RFC 6146 §3.5.1).
+//! A packet from inside (RFC 6146 §3.5.1).
+//!
+//! ```text
+//!   belongs   the first session of a mapping, an endpoint-dependent session, or neither
+//!   leave     filters, if they have changed; route or hairpin        ─► a way, or the end
+//! ```
+//!
+//! If it is neither:
 //!
 //! ```text
 //!   question  source, destination, mapping and session, filters, rules   ─► a Question, or the end
@@ -58,6 +65,15 @@ pub(crate) struct Outbound<'a> {
     pub(crate) found: Option<u32>,
 }
 
+/// As the second half of a hairpin sees the packet.
+#[inline]
+pub(crate) fn translated(parsed: &Parsed, (source, source_port): (u32, u16)) -> Parsed {
+    // An ICMP identifier stands for both ports.
+    let is_query = parsed.protocol() == Some(Protocol::Icmp);
+    let destination_port = if is_query { source_port } else { parsed.destination_port };
+    Parsed { source, source_port, destination_port, ..*parsed }
+}
+
 impl Outbound<'_> {
     pub(crate) fn remote(&self) -> (u32, u16) {
         (self.parsed.destination, remote_port(self.key.protocol, self.parsed.destination_port))
@@ -66,6 +82,23 @@ impl Outbound<'_> {
     pub(crate) fn destination(&self) -> Endpoint {
         Endpoint::new(self.parsed.destination.into(), self.parsed.destination_port)
     }
+}
+
+/// What a packet belongs to without a question.
+#[derive(Clone, Copy)]
+pub(crate) enum Belongs {
+    /// The first session of this mapping.
+    First(u32),
+    /// This endpoint-dependent session.
+    Dependent(u32),
+    /// Perhaps a later session of a mapping.
+    Neither,
+}
+
+pub(crate) struct Leaving {
+    /// `None` if the session has passed the present filters. Counted however the packet ends.
+    pub(crate) judged: Option<Judged>,
+    pub(crate) way: Result<Way, Ending>,
 }
 
 pub(crate) struct Questioned {
@@ -94,7 +127,6 @@ pub(crate) enum Way {
     Out(NextHop),
     /// RFC 4787 §6 REQ-9.
     Hairpin {
-        address: AddressIndex,
         made: u32,
     },
 }
@@ -148,6 +180,97 @@ impl From<NoWay> for Ending {
 }
 
 impl View<'_> {
+    #[inline]
+    pub(crate) fn belongs(&self, packet: &Outbound<'_>) -> Belongs {
+        let Outbound { now, parsed, ref key, found, .. } = *packet;
+        let remote = packet.remote();
+        let is_first = |mapping: &u32| self.state.mappings.get(*mapping).session_matches(remote.0, remote.1, now);
+        match found.filter(is_first) {
+            Some(mapping) if parsed.class != Class::IcmpReply => Belongs::First(mapping),
+            _ => self.state.live_flow(key, remote, now).map_or(Belongs::Neither, Belongs::Dependent),
+        }
+    }
+
+    /// By the first session of this mapping. Its addresses were checked when it was opened.
+    #[inline]
+    pub(crate) fn leave_by_first<T: Report>(&self, packet: &Outbound<'_>, mapping: u32, report: &mut T) -> Leaving {
+        let first = self.state.mappings.get(mapping);
+        let rule_key = RuleKey::of_flow(&packet.key, packet.remote());
+        let mut judged = None;
+        let way = self.judge_anew(first.session_generation(), rule_key, &mut judged, report);
+        let way = way.and_then(|()| {
+            self.way_of_session(first.session_is_hairpin(), packet.parsed.destination, packet.parsed, report)
+        });
+        if way.is_ok() {
+            self.report_mapping(packet.now, mapping, report);
+            self.report_session(packet.now, mapping, SessionRef::Inline, report);
+        }
+        Leaving { judged, way }
+    }
+
+    pub(crate) fn leave_by_dependent<T: Report>(&self, packet: &Outbound<'_>, index: u32, report: &mut T) -> Leaving {
+        let flow = self.state.flows.get(index);
+        let rule_key = RuleKey::of_flow(&packet.key, flow.remote_inside());
+        let mut judged = None;
+        let way = self.judge_anew(flow.filter_generation(), rule_key, &mut judged, report);
+        let way = way.and_then(|()| self.way_by_dependent(packet.parsed, index, report));
+        if way.is_ok() {
+            self.report_flow(packet.now, index, report);
+        }
+        Leaving { judged, way }
+    }
+
+    /// After the filters.
+    pub(crate) fn way_by_dependent<T: Report>(
+        &self,
+        parsed: &Parsed,
+        index: u32,
+        report: &mut T,
+    ) -> Result<Way, Ending> {
+        if parsed.class == Class::IcmpReply {
+            return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
+        }
+        let flow = self.state.flows.get(index);
+        self.way_of_session(flow.is_hairpin(), flow.remote_outside().0, parsed, report)
+    }
+
+    /// `generation`: of the filters that the session has passed.
+    #[inline]
+    fn judge_anew<T: Report>(
+        &self,
+        generation: u8,
+        key: RuleKey,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<(), Ending> {
+        if generation == self.policy.filter_generation() {
+            self.report_filter(true, &key, report);
+            return Ok(());
+        }
+        Ok(judged.insert(self.judge(true, key, false, report)).check()?)
+    }
+
+    #[inline]
+    fn way_of_session<T: Report>(
+        &self,
+        is_hairpin: bool,
+        remote_outside: u32,
+        parsed: &Parsed,
+        report: &mut T,
+    ) -> Result<Way, Ending> {
+        if !is_hairpin {
+            return Ok(Way::Out(self.way(Facing::OUTSIDE, remote_outside, parsed, report)?));
+        }
+        report.step(|| Step::Hairpin { external: Endpoint::new(parsed.destination.into(), parsed.destination_port) });
+        if parsed.ttl <= 1 {
+            return Err(NoWay { verdict: Verdict::TtlExpired, reason: Reason::TtlExpired }.into());
+        }
+        if self.local.pool_address(parsed.destination).is_none() {
+            return Err(Ending::Drop(Verdict::NoMapping));
+        }
+        Ok(Way::Hairpin { made: 0 })
+    }
+
     pub(crate) fn question<T: Report>(&self, packet: &Outbound<'_>, report: &mut T) -> Questioned {
         let mut judged = None;
         let question = self.ask_all(packet, &mut judged, report);
@@ -309,7 +432,7 @@ impl View<'_> {
         if of_target.into_iter().chain(of_mapping).any(|realm| !self.snapshot.may_hairpin(key.realm, realm)) {
             return Err(Ending::Drop(Verdict::HairpinRefused));
         }
-        Ok(Way::Hairpin { address, made: 0 })
+        Ok(Way::Hairpin { made: 0 })
     }
 
     fn open_session<T: Report>(

@@ -20,6 +20,7 @@ use nat::settings::Allocation;
 use nat::settings::BalancedForward;
 use nat::settings::Blocks;
 use nat::settings::FilterAction;
+use nat::settings::FilterRule;
 use nat::settings::Filtering;
 use nat::settings::Forward;
 use nat::settings::Interface;
@@ -198,6 +199,64 @@ fn a_mapping_of_another_worker_in_another_vrf_is_refused() {
             assert_eq!(check(&mut bed, INSIDE, &call).verdict, Verdict::Hairpin);
         }
     }
+}
+
+/// A packet that answers this one.
+fn answer_to(packet: &[u8]) -> Vec<u8> {
+    build::udp(destination(packet), source(packet)).payload_length(8).build()
+}
+
+#[test]
+fn the_answer_of_a_target_is_followed_to_the_caller() {
+    let external = at(POOL[1], 80);
+    let mut settings = settings().limits(|limits| limits.flows_max = 1_000);
+    settings.balanced_forwards = vec![to_targets(0, Protocol::Udp, external, &[1, 2, 3])];
+    for mut bed in beds(&settings) {
+        let mut answers = Vec::new();
+        for n in 0..8 {
+            let call = build::udp(at(host(0, 20 + n), 5_000), external).payload_length(8).build();
+            assert_eq!(check(&mut bed, INSIDE, &call).verdict, Verdict::Hairpin);
+            answers.push(answer_to(&bed.only_inside()));
+        }
+        let from_20 = Match { source: Prefix::new(host(0, 20), 32).expect("a prefix"), ..Match::ALL };
+        bed.reload(settings.clone().filter(from_20, FilterAction::Deny));
+        for (n, answer) in answers.iter().enumerate() {
+            let expected = if n == 0 { Verdict::DeniedByFilter } else { Verdict::Hairpin };
+            let foretold = check(&mut bed, INSIDE, answer);
+            assert_eq!(foretold.verdict, expected, "{foretold:?}");
+            let caller = at(host(0, 20 + n as u8), 5_000);
+            let led_to = foretold.destination_after.map(|to| at(to.address, to.port));
+            assert_eq!(led_to, (n > 0).then_some(caller), "{foretold:?}");
+        }
+        bed.reload(settings.clone());
+        // The targets keep their sessions, but not the mappings of silent callers.
+        for expected in [Verdict::Hairpin, Verdict::Hairpin, Verdict::NoMapping] {
+            bed.advance_secs(120);
+            for answer in &answers {
+                assert_eq!(check(&mut bed, INSIDE, answer).verdict, expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_echo_reply_is_refused_in_spite_of_a_session() {
+    for mut bed in beds(&settings().endpoint_dependent(Prefix::ALL, (0, u16::MAX))) {
+        for n in 0..4 {
+            let request = build::echo_request(host(0, n), E1, 7).build();
+            assert_eq!(check(&mut bed, INSIDE, &request).verdict, Verdict::Outbound);
+            let reply = build::echo_reply(host(0, n), E1, 7).build();
+            assert_eq!(check(&mut bed, INSIDE, &reply).verdict, Verdict::IcmpTypeUnsupported);
+        }
+    }
+}
+
+fn is_error(packet: &[u8]) -> bool {
+    wire_protocol(packet) == Protocol::Icmp
+}
+
+fn wire_protocol(packet: &[u8]) -> Protocol {
+    Protocol::from_number(packet::header(packet).protocol()).expect("a protocol that is translated")
 }
 
 #[test]
@@ -381,6 +440,12 @@ fn random_settings(random: &mut SmallRng) -> Settings {
     if random.random_bool(0.3) {
         settings = settings.filter(to(8_080), FilterAction::Deny);
     }
+    if random.random_bool(0.3) {
+        let source = Prefix::new(host(random.random_range(0..2), random.random_range(0..12)), 32);
+        let matches = Match { source: source.expect("a prefix"), ..Match::ALL };
+        let (out, back) = [(true, true), (true, false), (false, true)][random.random_range(0..3)];
+        settings.filters.push(FilterRule { matches, action: FilterAction::Deny, out, back, log: false });
+    }
     for protocol in [Protocol::Udp, Protocol::Tcp] {
         let count = random.random_range(1..4);
         let hosts: Vec<u8> = (0..count).map(|n| 100 + n).collect();
@@ -433,6 +498,7 @@ fn what_is_explained_is_what_happens() {
         let workers = [1, 1, 2, 4][random.random_range(0..4)];
         let mut bed = Bed::new(settings).workers(workers).seed(seed).steering(Steering::Random);
         let mut externals = vec![at(POOL[1], 80), at(POOL[1], 81), at(POOL[1], 82)];
+        let mut heard: Vec<(InterfaceId, Vec<u8>)> = Vec::new();
         if bed.settings().pools.iter().any(|pool| pool.one_to_one) {
             externals.extend((204..208).map(|last| at(Ipv4Addr::new(203, 0, 113, last), 5_000)));
         }
@@ -459,12 +525,30 @@ fn what_is_explained_is_what_happens() {
                 false => build::udp(from, to).payload_length(8).build(),
             };
             let by = if realm == 0 { INSIDE } else { BLUE };
-            match random.random_range(0..10) {
+            match random.random_range(0..13) {
                 0..5 => check(&mut bed, by, &packet(inside, outside)),
                 5..8 => check(&mut bed, by, &packet(inside, external)),
-                _ => check(&mut bed, OUTSIDE, &packet(outside, external)),
+                8..10 => check(&mut bed, OUTSIDE, &packet(outside, external)),
+                // What was delivered is answered.
+                _ => match heard.get(random.random_range(0..8)) {
+                    Some((by, heard)) => {
+                        let (from, to) = (destination(heard), source(heard));
+                        let answer = match wire_protocol(heard) {
+                            Protocol::Tcp => {
+                                build::tcp(from, to, Flags::SYN | Flags::ACK).sequence(1).acknowledgment(2).build()
+                            }
+                            _ => build::udp(from, to).payload_length(8).build(),
+                        };
+                        check(&mut bed, *by, &answer)
+                    }
+                    None => check(&mut bed, by, &packet(inside, outside)),
+                },
             };
-            bed.take_inside();
+            let delivered = bed.take_inside_by().into_iter().filter(|(_, packet)| !is_error(packet));
+            heard.extend(delivered);
+            while heard.len() > 8 {
+                heard.remove(0);
+            }
             externals.extend(bed.take_outside().iter().map(|packet| source(packet)));
             if externals.len() > 20 {
                 externals.remove(7);

@@ -22,7 +22,6 @@ use crate::steps::packet_filter::Judged;
 use crate::time::Instant;
 use crate::types::Protocol;
 use crate::types::RealmId;
-use crate::verdict::Verdict;
 
 impl RuleKey {
     /// An ICMP identifier counts as the inside port.
@@ -48,21 +47,7 @@ impl RuleKey {
 }
 
 impl PacketPath {
-    /// Checks both directions. A filter with `log` records each refusal, and each permitted session
-    /// once (`opens`).
-    #[inline]
-    pub(in crate::shard) fn filter(
-        &mut self,
-        now: Instant,
-        is_out: bool,
-        key: &RuleKey,
-        opens: bool,
-    ) -> Result<Permits, Verdict> {
-        let judged = self.view().judge(is_out, *key, opens, &mut ());
-        self.note_judged(now, &judged);
-        judged.check().map(|()| judged.permits)
-    }
-
+    /// A filter with `log` records each refusal, and each permitted session once (`opens`).
     #[inline]
     pub(in crate::shard) fn note_judged(&mut self, now: Instant, judged: &Judged) {
         let filters = &self.ledger.shared.filters;
@@ -97,42 +82,10 @@ impl PacketPath {
         self.ledger.events.note_filter(event, self.ledger.shared.settings().events.filter_events_per_second);
     }
 
-    pub(in crate::shard) fn filter_flow(
-        &mut self,
-        now: Instant,
-        index: u32,
-        internal: &InternalKey,
-    ) -> Result<(), Verdict> {
-        let flow = self.ledger.state.flows.get(index);
-        if flow.filter_generation() == self.ledger.policy.generations.current() {
-            return Ok(());
-        }
-        let permits = self.filter(now, true, &RuleKey::of_flow(internal, flow.remote_inside()), false)?;
-        self.note_flow_permitted(index, permits);
-        Ok(())
-    }
-
     pub(in crate::shard) fn note_flow_permitted(&mut self, index: u32, permits: Permits) {
         if let Some(generation) = self.ledger.policy.generations.to_give(permits) {
             self.ledger.state.flows.get_mut(index).set_filter_generation(generation);
         }
-    }
-
-    #[inline]
-    pub(in crate::shard) fn filter_session(
-        &mut self,
-        now: Instant,
-        is_out: bool,
-        index: u32,
-        remote: (u32, u16),
-    ) -> Result<(), Verdict> {
-        if self.ledger.state.mappings.get(index).session_generation() == self.ledger.policy.generations.current() {
-            return Ok(());
-        }
-        let key = RuleKey::of_flow(&self.ledger.state.mappings.get(index).key(), remote);
-        let permits = self.filter(now, is_out, &key, false)?;
-        self.note_permitted(index, Some(SessionRef::Inline), permits);
-        Ok(())
     }
 
     /// Only a mapping's first session has a generation.

@@ -15,6 +15,8 @@
 use crate::snapshot::shared::NextHop;
 use crate::steps::dependent::DependentAsk;
 use crate::steps::dependent::NoDependent;
+use crate::steps::outbound::Way;
+use crate::steps::outbound::translated;
 use crate::steps::view::View;
 
 use crate::headers::packet::PacketMeta;
@@ -30,7 +32,6 @@ use crate::shard::Fate;
 use crate::shard::notes::Unmade;
 use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
-use crate::shard::packet::local::Reason;
 use crate::state::fragments::DatagramIndex;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
@@ -78,22 +79,13 @@ impl PacketPath {
         at: Arrival<'_>,
         bytes: &mut [u8],
         datagram: Option<DatagramIndex>,
-        index: u32,
+        (index, way): (u32, Way),
         sink: &mut S,
     ) -> Fate {
-        let Arrival { parsed, .. } = at;
-        if parsed.class == Class::IcmpReply {
-            return Fate::Done(Verdict::IcmpTypeUnsupported);
-        }
-        let (remote_outside, external) =
-            (self.ledger.state.flows.get(index).remote_outside(), self.ledger.state.flows.get(index).external());
-        if self.ledger.state.flows.get(index).is_hairpin() {
-            return self.hairpin_by_flow(at, bytes, datagram, index, sink);
-        }
-        let hop = match self.way_out_to(at, bytes, remote_outside.0, sink) {
-            Ok(hop) => hop,
-            Err(fate) => return fate,
-        };
+        let parsed = at.parsed;
+        let flow = self.ledger.state.flows.get(index);
+        let (remote_outside, external) = (flow.remote_outside(), flow.external());
+        let Way::Out(hop) = way else { return self.hairpin_by_flow(at, bytes, datagram, index, sink) };
         self.advance_flow(at, bytes, index, Side::Inside);
         let outside = Parsed { destination: remote_outside.0, ..*parsed };
         let identification = self.identification_outside(&outside, external.0, datagram);
@@ -124,17 +116,13 @@ impl PacketPath {
         index: u32,
         sink: &mut S,
     ) -> Fate {
-        let Arrival { now, meta, parsed } = at;
-        if parsed.ttl <= 1 {
-            self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
-            return Fate::Done(Verdict::TtlExpired);
-        }
+        let Arrival { meta, parsed, .. } = at;
         self.advance_flow(at, bytes, index, Side::Inside);
         let (address, port) = self.ledger.state.flows.get(index).external();
         let identification = self.identification_outside(parsed, address, datagram);
         rewrite(bytes, parsed, &Rewrite { end: End::Source, address, port, identification, decrement_ttl: false });
         let identification = identification.unwrap_or(parsed.identification);
-        let translated = Parsed { source: address, source_port: port, identification, ..*parsed };
+        let translated = Parsed { identification, ..translated(parsed, (address, port)) };
         let meta = PacketMeta { record: 0, ..meta };
         self.hairpin(Arrival { parsed: &translated, meta, ..at }, bytes, sink)
     }

@@ -17,19 +17,19 @@ use crate::shard::packet::hairpin::made_mapping;
 use crate::shard::packet::hairpin::made_session;
 use crate::shard::packet::inbound::Via;
 use crate::shard::packet::local::Reason;
-use crate::snapshot::addresses::Local;
-use crate::snapshot::shared::NextHop;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
 pub(in crate::shard) use crate::steps::door::remote_port;
 use crate::steps::opening::Foresight;
+use crate::steps::outbound::Belongs;
 use crate::steps::outbound::Departure;
 use crate::steps::outbound::Ending;
 use crate::steps::outbound::Outbound;
 use crate::steps::outbound::Question;
 use crate::steps::outbound::Questioned;
 pub(in crate::shard) use crate::steps::outbound::Way;
+use crate::steps::outbound::translated;
 use crate::steps::packet_filter::Judged;
 use crate::time::Instant;
 use crate::types::Endpoint;
@@ -47,7 +47,7 @@ pub(in crate::shard) struct Flow {
 fn having_made(way: Way, made: u32) -> Way {
     match way {
         Way::Out(_) => way,
-        Way::Hairpin { address, .. } => Way::Hairpin { address, made },
+        Way::Hairpin { .. } => Way::Hairpin { made },
     }
 }
 
@@ -105,98 +105,64 @@ impl PacketPath {
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
         let realm = self.ledger.shared.realm_of(meta.ingress);
         let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
-        let remote_port = remote_port(protocol, parsed.destination_port);
-        // Addresses were checked when the session was created.
         let found = self.ledger.state.find_mapping(&key, foresight.hash);
-        let (way, flow) = match found {
-            Some(index)
-                if self.ledger.state.mappings.get(index).session_matches(parsed.destination, remote_port, now)
-                    && parsed.class != Class::IcmpReply =>
-            {
-                if let Err(verdict) = self.filter_session(now, true, index, (parsed.destination, remote_port)) {
-                    return Fate::Done(verdict);
+        let packet = Outbound { now, parsed, key, foresight: *foresight, found };
+        let (way, flow) = match self.view().belongs(&packet) {
+            Belongs::First(index) => {
+                let leaving = self.view().leave_by_first(&packet, index, &mut ());
+                let session = Some(SessionRef::Inline);
+                if let Some(judged) = &leaving.judged {
+                    self.note_judged(now, judged);
                 }
-                let hairpin = self.ledger.state.mappings.get(index).session_is_hairpin();
-                let way = match self.way_out(at, bytes, hairpin, sink) {
+                let way = match leaving.way {
                     Ok(way) => way,
-                    Err(fate) => return fate,
+                    Err(ending) => return self.end_outbound(at, bytes, &packet, Ruling::DEFAULT, ending, sink),
                 };
-                (way, Flow { index, session: Some(SessionRef::Inline) })
+                if let Some(judged) = &leaving.judged {
+                    self.note_permitted(index, session, judged.permits);
+                }
+                (way, Flow { index, session })
             }
-            _ => match self.ledger.state.live_flow(&key, (parsed.destination, remote_port), now) {
-                Some(index) => {
-                    return match self.filter_flow(now, index, &key) {
-                        Ok(()) => self.outbound_by_flow(at, bytes, datagram, index, sink),
-                        Err(verdict) => Fate::Done(verdict),
+            Belongs::Dependent(index) => {
+                let leaving = self.view().leave_by_dependent(&packet, index, &mut ());
+                if let Some(judged) = &leaving.judged {
+                    self.note_judged(now, judged);
+                }
+                return match leaving.way {
+                    Ok(way) => {
+                        if let Some(judged) = &leaving.judged {
+                            self.note_flow_permitted(index, judged.permits);
+                        }
+                        self.outbound_by_flow(at, bytes, datagram, (index, way), sink)
+                    }
+                    Err(ending) => self.end_outbound(at, bytes, &packet, Ruling::DEFAULT, ending, sink),
+                };
+            }
+            Belongs::Neither => match self.open_outbound(at, bytes, packet, sink) {
+                Ok(Opened::Session(way, flow)) => (way, flow),
+                Ok(Opened::Flow(index)) => {
+                    return match self.view().way_by_dependent(parsed, index, &mut ()) {
+                        Ok(way) => self.outbound_by_flow(at, bytes, datagram, (index, way), sink),
+                        Err(ending) => self.end_outbound(at, bytes, &packet, Ruling::DEFAULT, ending, sink),
                     };
                 }
-                None => match self.open_outbound(at, bytes, &key, foresight, found, sink) {
-                    Ok(Opened::Session(way, flow)) => (way, flow),
-                    Ok(Opened::Flow(index)) => return self.outbound_by_flow(at, bytes, datagram, index, sink),
-                    Err(fate) => return fate,
-                },
+                Err(fate) => return fate,
             },
         };
         self.established_outbound(at, bytes, datagram, way, flow, sink)
     }
 
-    /// Refuses by TTL or size before any state changes.
-    #[inline]
-    fn way_out<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], hairpin: bool, sink: &mut S) -> Result<Way, Fate> {
-        let Arrival { now, meta, parsed } = at;
-        if parsed.ttl <= 1 {
-            self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
-            return Err(Fate::Done(Verdict::TtlExpired));
-        }
-        if hairpin {
-            return match self.ledger.local.lookup(parsed.destination).and_then(Local::pool_address) {
-                Some(address) => Ok(Way::Hairpin { address, made: 0 }),
-                None => Err(Fate::Done(Verdict::NoMapping)),
-            };
-        }
-        self.way_out_to(at, bytes, parsed.destination, sink).map(Way::Out)
-    }
-
-    /// `destination` may differ from the packet's own.
-    #[inline]
-    pub(in crate::shard) fn way_out_to<S: Sink>(
-        &mut self,
-        at: Arrival<'_>,
-        bytes: &[u8],
-        destination: u32,
-        sink: &mut S,
-    ) -> Result<NextHop, Fate> {
-        let Arrival { now, meta, parsed } = at;
-        if parsed.ttl <= 1 {
-            self.send_error(now, Side::Inside, meta, Reason::TtlExpired, bytes, sink);
-            return Err(Fate::Done(Verdict::TtlExpired));
-        }
-        let Some(hop) = self.ledger.shared.route_out(destination, parsed.source) else {
-            self.send_error(now, Side::Inside, meta, Reason::NetUnreachable, bytes, sink);
-            return Err(Fate::Done(Verdict::NoRoute));
-        };
-        if parsed.total_length > hop.mtu && parsed.dont_fragment {
-            // RFC 4787 §11 REQ-13.
-            self.send_error(now, Side::Inside, meta, Reason::TooBig(hop.mtu), bytes, sink);
-            return Err(Fate::Done(Verdict::TooBig));
-        }
-        Ok(hop)
-    }
-
-    /// Everything but the first session of a live mapping.
+    /// [`Belongs::Neither`].
     #[cold]
     #[inline(never)]
     fn open_outbound<S: Sink>(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
-        key: &InternalKey,
-        foresight: &Foresight,
-        found: Option<u32>,
+        mut packet: Outbound<'_>,
         sink: &mut S,
     ) -> Result<Opened, Fate> {
-        let Arrival { now, parsed, .. } = at;
-        let mut packet = Outbound { now, parsed, key: *key, foresight: *foresight, found };
+        let now = at.now;
         let Questioned { judged, question } = self.view().question(&packet, &mut ());
         if let Some(judged) = &judged {
             self.note_judged(now, judged);
@@ -206,8 +172,8 @@ impl PacketPath {
             Err(ending) => return Err(self.end_outbound(at, bytes, &packet, Ruling::DEFAULT, ending, sink)),
         };
         if let Some(remote_outside) = question.shares {
-            let opened =
-                self.open_flow(at, bytes, key, packet.remote(), (remote_outside, question.ruling.action), sink);
+            let (key, outside) = (packet.key, (remote_outside, question.ruling.action));
+            let opened = self.open_flow(at, bytes, &key, packet.remote(), outside, sink);
             if !matches!(opened, Ok(None)) {
                 self.ledger.shared.rules.count(self.ledger.worker, question.ruling);
             }
@@ -378,17 +344,8 @@ impl PacketPath {
         match way {
             Way::Out(hop) => self.finish(bytes, parsed, &hop, Verdict::Outbound, sink),
             Way::Hairpin { made, .. } => {
-                let translated = Parsed {
-                    source: address,
-                    source_port: port,
-                    destination_port: if parsed.protocol() == Some(Protocol::Icmp) {
-                        port
-                    } else {
-                        parsed.destination_port
-                    },
-                    identification: identification.unwrap_or(parsed.identification),
-                    ..*parsed
-                };
+                let identification = identification.unwrap_or(parsed.identification);
+                let translated = Parsed { identification, ..translated(parsed, (address, port)) };
                 let meta = PacketMeta { record: made, ..at.meta };
                 self.hairpin(Arrival { parsed: &translated, meta, ..at }, bytes, sink)
             }

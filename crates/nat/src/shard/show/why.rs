@@ -41,11 +41,13 @@ use crate::steps::opening::Ask;
 use crate::steps::opening::External;
 use crate::steps::opening::Foresight;
 use crate::steps::opening::Source;
+use crate::steps::outbound::Belongs;
 use crate::steps::outbound::Departure;
 use crate::steps::outbound::Ending;
 use crate::steps::outbound::Outbound;
 use crate::steps::outbound::Question;
 use crate::steps::outbound::Way;
+use crate::steps::outbound::translated;
 use crate::steps::report::Report;
 use crate::steps::step::HostRole;
 use crate::steps::step::STEPS_MAX;
@@ -134,6 +136,11 @@ impl Account {
 
 fn from_outside(now: Instant, parsed: &Parsed, turn: u8) -> Inbound<'_> {
     Inbound { now, parsed, via: Via::Outside, realm: RealmId::default(), turn, is_vacated: false }
+}
+
+/// `realm`: of the sender.
+fn hairpinned(now: Instant, translated: &Parsed, realm: RealmId) -> Inbound<'_> {
+    Inbound { now, parsed: translated, via: Via::Hairpin, realm, turn: 0, is_vacated: false }
 }
 
 impl Report for Account {
@@ -294,15 +301,19 @@ impl View<'_> {
         // A new mapping's port is unknown, its address only known without a choice.
         let address = account.address.map_or(parsed.source.into(), |index| self.snapshot.address(index));
         let is_known = account.source_after.is_some();
-        let source = account.source_after.unwrap_or(Endpoint::new(address, 0));
-        let translated = Parsed { source: source.address.to_bits(), source_port: source.port, ..*parsed };
+        let translated = match account.source_after {
+            Some(source) => translated(parsed, (source.address.to_bits(), source.port)),
+            None => Parsed { source: address.to_bits(), source_port: 0, ..*parsed },
+        };
         let has_mapping = owner.is_some_and(|(_, mapping)| mapping != MappingIndex::SHARED);
-        let packet =
-            Inbound { now, parsed: &translated, via: Via::Hairpin, realm: account.realm, turn: 0, is_vacated: false };
         if is_balanced && !is_known && !has_mapping {
-            return self.explain_any_target(&packet, account);
+            return self.explain_any_target(&hairpinned(now, &translated, account.realm), account);
         }
-        match self.explain_inbound(&packet, account) {
+        self.explain_translated(now, &translated, account)
+    }
+
+    fn explain_translated(&self, now: Instant, translated: &Parsed, account: &mut Account) -> Verdict {
+        match self.explain_inbound(&hairpinned(now, translated, account.realm), account) {
             _ if account.onward.is_some() => Verdict::Hairpin,
             verdict => verdict,
         }
@@ -328,13 +339,14 @@ impl View<'_> {
             return Verdict::IcmpQuoteNoMapping;
         }
         let key = InternalKey { realm: account.realm, protocol, address: parsed.source, port: parsed.source_port };
-        let remote = (parsed.destination, remote_port(protocol, parsed.destination_port));
-        if let Some(flow) = self.state.live_flow(&key, remote, now) {
-            return self.explain_flow_outbound(now, parsed, &key, flow, account);
-        }
         let hash = self.state.hash_of(&key);
         let found = self.state.find_mapping(&key, hash);
         let packet = Outbound { now, parsed, key, foresight: Foresight::of(hash), found };
+        match self.belongs(&packet) {
+            Belongs::First(mapping) => return self.explain_first(&packet, mapping, account),
+            Belongs::Dependent(flow) => return self.explain_dependent(&packet, flow, account),
+            Belongs::Neither => {}
+        }
         let question = match self.question(&packet, account).question {
             Ok(question) => question,
             Err(ending) => return self.explain_ending(&packet, ending, account),
@@ -348,6 +360,21 @@ impl View<'_> {
             Ok(departure) => self.explain_departure(&packet, &question, departure, account),
             Err(ending) => self.explain_ending(&packet, ending, account),
         }
+    }
+
+    fn explain_first(&self, packet: &Outbound<'_>, mapping: u32, account: &mut Account) -> Verdict {
+        let way = match self.leave_by_first(packet, mapping, account).way {
+            Ok(way) => way,
+            Err(ending) => return self.explain_ending(packet, ending, account),
+        };
+        let external = self.state.mappings.get(mapping).external();
+        account.source_after = Some(external);
+        if let Way::Hairpin { .. } = way {
+            let translated = translated(packet.parsed, (external.address.to_bits(), external.port));
+            return self.explain_translated(packet.now, &translated, account);
+        }
+        account.destination_after = Some(packet.destination());
+        Verdict::Outbound
     }
 
     fn explain_ending(&self, packet: &Outbound<'_>, ending: Ending, account: &mut Account) -> Verdict {

@@ -31,12 +31,7 @@ impl View<'_> {
             account.destination_after = Some(Endpoint::new(parsed.destination.into(), parsed.destination_port));
             return Verdict::Outbound;
         };
-        let translated = Parsed { source: external.address.to_bits(), ..*parsed };
-        let packet = Inbound { now, parsed: &translated, via: Via::Hairpin, realm, turn: 0, is_vacated: false };
-        match self.explain_call_in(&packet, account) {
-            _ if account.onward.is_some() => Verdict::Hairpin,
-            verdict => verdict,
-        }
+        self.explain_translated(now, &Parsed { source: external.address.to_bits(), ..*parsed }, account)
     }
 
     pub(super) fn explain_call_in(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {

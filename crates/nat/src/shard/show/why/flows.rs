@@ -8,49 +8,30 @@ use crate::steps::view::View;
 use super::Account;
 use crate::external::load_balancing::Group;
 use crate::headers::parse::Parsed;
-use crate::policy::rules::RuleKey;
 use crate::settings::RuleAction;
 use crate::state::flow::endpoint;
-use crate::state::mapping::InternalKey;
 use crate::steps::outbound::Outbound;
+use crate::steps::outbound::Way;
+use crate::steps::outbound::translated;
 use crate::steps::report::Report;
 use crate::steps::step::Step;
-use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Protocol;
-use crate::types::Side;
 use crate::verdict::Verdict;
 
 impl View<'_> {
-    pub(super) fn explain_flow_outbound(
-        &self,
-        now: Instant,
-        parsed: &Parsed,
-        key: &InternalKey,
-        index: u32,
-        account: &mut Account,
-    ) -> Verdict {
-        let (view, flow) = (self, self.state.flows.get(index));
-        if let Err(verdict) = view.judge(true, RuleKey::of_flow(key, flow.remote_inside()), false, account).check() {
-            return verdict;
-        }
-        let (external, remote_outside) = (endpoint(flow.external()), flow.remote_outside());
-        let verdict = if flow.is_hairpin() {
-            account.step(|| Step::Hairpin { external: endpoint((parsed.destination, parsed.destination_port)) });
-            if parsed.ttl <= 1 {
-                return Verdict::TtlExpired;
-            }
-            Verdict::Hairpin
-        } else {
-            if let Some(verdict) = self.explain_route(Side::Outside, remote_outside.0, parsed, account) {
-                return verdict;
-            }
-            account.destination_after = Some(destination_after(key.protocol, parsed, remote_outside));
-            Verdict::Outbound
+    pub(super) fn explain_dependent(&self, packet: &Outbound<'_>, index: u32, account: &mut Account) -> Verdict {
+        let way = match self.leave_by_dependent(packet, index, account).way {
+            Ok(way) => way,
+            Err(ending) => return self.explain_ending(packet, ending, account),
         };
-        view.report_flow(now, index, account);
-        account.source_after = Some(external);
-        verdict
+        let flow = self.state.flows.get(index);
+        account.source_after = Some(endpoint(flow.external()));
+        if let Way::Hairpin { .. } = way {
+            return self.explain_translated(packet.now, &translated(packet.parsed, flow.external()), account);
+        }
+        account.destination_after = Some(destination_after(packet.key.protocol, packet.parsed, flow.remote_outside()));
+        Verdict::Outbound
     }
 
     pub(super) fn explain_sharing(
