@@ -170,6 +170,11 @@ impl LocalAddresses {
         }
     }
 
+    /// True if an address is only in this set.
+    pub(crate) fn adds_to(&self, before: &LocalAddresses) -> bool {
+        self.slots.iter().any(|slot| slot.local.is_some() && before.lookup(slot.address).is_none())
+    }
+
     /// Addresses in the set.
     pub fn len(&self) -> usize {
         self.length

@@ -319,13 +319,14 @@ impl<'a> View<'a> {
             self.state.find_session(index, remote.0, remote.1, by(), now)
         };
         let key = RuleKey::of_flow(&mapping.key(), remote);
-        if is_usual && mapping.session_generation() == self.policy.filter_generation() {
+        let is_settled = is_usual && mapping.session_generation() == self.policy.filter_generation();
+        if is_settled {
             self.report_filter(false, &key, report);
         } else {
             let opens = found.is_none() && self.snapshot.filters.logs();
             judged.insert(self.judge(false, key, opens, report)).check()?;
         }
-        if !is_usual {
+        if !(is_settled || is_usual && self.has_kept_way(index)) {
             self.check_stranger(packet)?;
         }
         let towards = Facing::inside(mapping.realm());
@@ -597,6 +598,10 @@ impl<'a> View<'a> {
             self.report_filter(false, &key, report);
         } else {
             judged.insert(self.judge(false, key, false, report)).check()?;
+            if self.local.lookup(packet.parsed.source).is_some() {
+                // It has become one of Natrix since the session was opened.
+                self.check_stranger(packet)?;
+            }
         }
         let hop = self.way(Facing::inside(flow.realm()), address, packet.parsed, report)?;
         Ok(Act::EnterFlow { flow: index, hop })

@@ -184,10 +184,23 @@ impl View<'_> {
     pub(crate) fn belongs(&self, packet: &Outbound<'_>) -> Belongs {
         let Outbound { now, parsed, ref key, found, .. } = *packet;
         let remote = packet.remote();
-        let is_first = |mapping: &u32| self.state.mappings.get(*mapping).session_matches(remote.0, remote.1, now);
+        let is_first = |mapping: &u32| {
+            self.state.mappings.get(*mapping).session_matches(remote.0, remote.1, now) && self.has_kept_way(*mapping)
+        };
         match found.filter(is_first) {
             Some(mapping) if parsed.class != Class::IcmpReply => Belongs::First(mapping),
             _ => self.state.live_flow(key, remote, now).map_or(Belongs::Neither, Belongs::Dependent),
+        }
+    }
+
+    /// False if the remote address of the mapping's first session has become one of Natrix since
+    /// the session was opened, or is no longer one.
+    #[inline]
+    pub(crate) fn has_kept_way(&self, mapping: u32) -> bool {
+        let mapping = self.state.mappings.get(mapping);
+        match self.local_to(Facing::inside(mapping.realm()), mapping.remote_address()) {
+            Some(local) => mapping.session_is_hairpin() && local.pool_address().is_some(),
+            None => !mapping.session_is_hairpin(),
         }
     }
 
@@ -231,7 +244,12 @@ impl View<'_> {
             return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
         }
         let flow = self.state.flows.get(index);
-        self.way_of_session(flow.is_hairpin(), flow.remote_outside().0, parsed, report)
+        let remote_outside = flow.remote_outside().0;
+        if !flow.is_hairpin() && self.local.lookup(remote_outside).is_some() {
+            // It has become one since the session was opened.
+            return Err(Ending::Drop(Verdict::DestinationInvalid));
+        }
+        self.way_of_session(flow.is_hairpin(), remote_outside, parsed, report)
     }
 
     /// `generation`: of the filters that the session has passed.
@@ -264,9 +282,6 @@ impl View<'_> {
         report.step(|| Step::Hairpin { external: Endpoint::new(parsed.destination.into(), parsed.destination_port) });
         if parsed.ttl <= 1 {
             return Err(NoWay { verdict: Verdict::TtlExpired, reason: Reason::TtlExpired }.into());
-        }
-        if self.local.pool_address(parsed.destination).is_none() {
-            return Err(Ending::Drop(Verdict::NoMapping));
         }
         Ok(Way::Hairpin { made: 0 })
     }

@@ -50,6 +50,8 @@ use wire::tcp::Flags;
 
 const BLUE: InterfaceId = InterfaceId(2);
 const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 200);
+/// A remote host until a reload gives its address to a pool.
+const LATER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 210);
 
 /// The n-th subscriber of the red or the blue VRF.
 fn host(realm: u16, n: u8) -> Ipv4Addr {
@@ -251,12 +253,100 @@ fn an_echo_reply_is_refused_in_spite_of_a_session() {
     }
 }
 
+fn with_later(mut settings: Settings) -> Settings {
+    settings.pools.push(Pool {
+        name: "later".into(),
+        addresses: vec![LATER],
+        subscribers: Vec::new(),
+        ..Pool::default()
+    });
+    settings
+}
+
+/// The session that a mapping was made for is found faster than its others.
+#[test]
+fn sessions_with_a_later_pool_address_no_longer_go_outside() {
+    let before = settings().endpoint_dependent(Prefix::ALL, (443, 443));
+    let before = before.limits(|limits| limits.external_addresses_max = 8);
+    for mut bed in beds(&before) {
+        let packets = |n: u8| {
+            let [first, further, by_rule] = [5_000, 6_000, 7_000].map(|port| at(host(0, n), port));
+            let udp = |from, to| build::udp(from, to).payload_length(8).build();
+            let tcp =
+                build::tcp(at(host(0, n), 5_000), at(LATER, 80), Flags::ACK).sequence(2).acknowledgment(2).build();
+            [udp(first, at(LATER, 53)), udp(further, at(LATER, 53)), tcp, udp(by_rule, at(LATER, 443))]
+        };
+        let is_by_rule = |packet: &[u8]| destination(packet).port() == 443;
+        let mut answers = Vec::new();
+        for n in 0..4 {
+            bed.open_udp(at(host(0, n), 6_000), at(E1, 53));
+            bed.connect(at(host(0, n), 5_000), at(LATER, 80));
+            for packet in packets(n) {
+                assert_eq!(check(&mut bed, INSIDE, &packet).verdict, Verdict::Outbound);
+                let sent = bed.only_outside();
+                // All are established.
+                if wire_protocol(&packet) == Protocol::Udp {
+                    answers.push(answer_to(&sent));
+                    assert_eq!(check(&mut bed, OUTSIDE, &answer_to(&sent)).verdict, Verdict::Inbound);
+                }
+            }
+            assert_eq!(bed.take_inside().len(), 3);
+        }
+        bed.reload(with_later(before.clone()));
+        for packet in (0..4).flat_map(packets) {
+            let expected = if is_by_rule(&packet) { Verdict::DestinationInvalid } else { Verdict::NoMapping };
+            for _ in 0..2 {
+                assert_eq!(check(&mut bed, INSIDE, &packet).verdict, expected, "to {}", destination(&packet));
+            }
+        }
+        for answer in &answers {
+            assert_eq!(check(&mut bed, OUTSIDE, answer).verdict, Verdict::SourceSpoofed);
+        }
+        // Other sessions go on.
+        for n in 0..4 {
+            let packet = build::udp(at(host(0, n), 6_000), at(E1, 53)).payload_length(8).build();
+            assert_eq!(check(&mut bed, INSIDE, &packet).verdict, Verdict::Outbound);
+        }
+        // Without the pool, they go outside again, once its address is forgotten.
+        bed.reload(before.clone());
+        bed.advance_secs(10);
+        bed.reload(before.clone());
+        for packet in (0..4).flat_map(packets) {
+            assert_eq!(check(&mut bed, INSIDE, &packet).verdict, Verdict::Outbound);
+        }
+    }
+}
+
 fn is_error(packet: &[u8]) -> bool {
     wire_protocol(packet) == Protocol::Icmp
 }
 
 fn wire_protocol(packet: &[u8]) -> Protocol {
     Protocol::from_number(packet::header(packet).protocol()).expect("a protocol that is translated")
+}
+
+#[test]
+fn hairpins_of_addresses_that_a_pool_loses_are_foretold() {
+    let without = settings().filtering(Filtering::EndpointIndependent).addresses(&POOL[..1]);
+    let mut with = with_later(without.clone());
+    with.pools[1].subscribers = vec![prefix([100, 64, 0, 12], 30)];
+    with.pools[1].filtering = [Filtering::EndpointIndependent; Protocol::COUNT];
+    for mut bed in beds(&with) {
+        let callee = bed.open_udp(at(host(0, 2), 5_000), at(E1, 53));
+        assert_eq!(*callee.ip(), LATER);
+        let call = build::udp(at(host(0, 0), 6_000), callee).payload_length(8).build();
+        // The session outlives the mapping that it leads to, and the address goes with that.
+        for expected in [Verdict::Hairpin, Verdict::Hairpin, Verdict::Hairpin, Verdict::NoMapping] {
+            assert_eq!(check(&mut bed, INSIDE, &call).verdict, expected);
+            bed.advance_secs(110);
+        }
+        bed.reload(without.clone());
+        bed.advance_secs(10);
+        bed.reload(without.clone());
+        for _ in 0..2 {
+            assert_eq!(check(&mut bed, INSIDE, &call).verdict, Verdict::Outbound);
+        }
+    }
 }
 
 #[test]
@@ -461,7 +551,7 @@ fn random_settings(random: &mut SmallRng) -> Settings {
 }
 
 /// After a reload: the address of a pool may drain beside another one, which who had the first is
-/// moved to.
+/// moved to. A remote host's address may be a pool's.
 fn changed(mut settings: Settings, random: &mut SmallRng) -> Settings {
     let others = [POOL[0], Ipv4Addr::new(203, 0, 113, 201)];
     for (pool, other) in settings.pools.iter_mut().zip(others) {
@@ -470,7 +560,7 @@ fn changed(mut settings: Settings, random: &mut SmallRng) -> Settings {
             pool.addresses.push(other);
         }
     }
-    settings
+    if random.random_bool(0.4) { with_later(settings) } else { settings }
 }
 
 /// Filtering refuses everybody else, so it is not what lets the peer in.
@@ -516,7 +606,7 @@ fn what_is_explained_is_what_happens() {
             if random.random_bool(0.1) {
                 inside = at(host(realm, random.random_range(100..105)), 8_080);
             }
-            let outside = at([E1, E2][random.random_range(0..2)], random.random_range(441..448));
+            let outside = at([E1, E2, LATER][random.random_range(0..3)], random.random_range(441..448));
             let external = externals[random.random_range(0..externals.len())];
             let flags = if random.random_bool(0.8) { Flags::SYN } else { Flags::ACK };
             let is_tcp = random.random();

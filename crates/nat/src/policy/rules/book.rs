@@ -262,11 +262,14 @@ impl FilterBook {
         directed * (SEARCH_BYTES + size_of::<u32>() as u64) + filters.len() as u64 * each
     }
 
+    /// After `before`, if any. If the flag is true, a session may have the same filters, but another
+    /// way.
     pub(crate) fn new(
         filters: &[FilterRule],
         workers: usize,
-        before: Option<&FilterBook>,
+        before: Option<(&FilterBook, bool)>,
     ) -> Result<FilterBook, RuleSetError> {
+        let (before, has_other_ways) = (before.map(|(before, _)| before), before.is_some_and(|(_, other)| other));
         let of = |wanted: fn(&FilterRule) -> bool| -> Result<_, RuleSetError> {
             let positions: Vec<u32> =
                 (0..filters.len() as u32).filter(|position| wanted(&filters[*position as usize])).collect();
@@ -276,7 +279,7 @@ impl FilterBook {
         let unchanged = before.filter(|before| before.filters == filters);
         let generation = match before {
             None => u8::from(!filters.is_empty()),
-            Some(before) if before.filters == filters => before.generation,
+            Some(before) if before.filters == filters && !has_other_ways => before.generation,
             Some(before) => before.generation % GENERATIONS + 1,
         };
         Ok(FilterBook {
@@ -311,7 +314,8 @@ impl FilterBook {
         }
     }
 
-    /// For sessions permitted both ways. It changes with the filters.
+    /// For sessions permitted both ways. It changes with the filters, and when Natrix gets other
+    /// addresses.
     #[inline(always)]
     pub(crate) fn generation(&self) -> u8 {
         self.generation

@@ -88,10 +88,12 @@ impl PacketPath {
         }
     }
 
-    /// Only a mapping's first session has a generation.
+    /// Only a mapping's first session has a generation. Without one, each of its packets is decided
+    /// about in full.
     #[inline]
     pub(in crate::shard) fn note_permitted(&mut self, index: u32, session: Option<SessionRef>, permits: Permits) {
         if session == Some(SessionRef::Inline)
+            && self.view().has_kept_way(index)
             && let Some(generation) = self.ledger.policy.generations.to_give(permits)
         {
             self.ledger.state.mappings.get_mut(index).set_session_generation(generation);

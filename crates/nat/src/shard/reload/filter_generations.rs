@@ -48,7 +48,7 @@ impl FilterGenerations {
         (permits.out & permits.back & (self.current != UNUSED)).then_some(self.current)
     }
 
-    /// `generation` differs if the filters do.
+    /// `generation` differs if the filters do, or if Natrix has other addresses.
     pub(in crate::shard) fn change(&mut self, generation: u8) {
         if generation == self.latest {
             return;

@@ -301,11 +301,13 @@ impl Shared {
             ports.prepare_blocks().map_err(|source| BuildError::Memory { table: "port blocks", source })?;
         }
         let places_of_ports = ports.places();
+        let local = LocalAddresses::new(&settings.interfaces, &external);
+        let is_remote_taken = before.is_some_and(|before| local.adds_to(&before.local));
         let all_pools = settings.pools.iter().chain(&slots.removed_pools);
         let pool_names = PoolNames::new(all_pools, before.map(|before| &before.pool_names));
         Ok(Shared {
             ports,
-            local: Arc::new(LocalAddresses::new(&settings.interfaces, &external)),
+            local: Arc::new(local),
             turns: pools.iter().map(|_| AtomicU32::new(0)).collect(),
             formulas,
             static_mappings: StaticMappingTable::new(&settings, |forward| balance.has_taken(forward)),
@@ -344,7 +346,11 @@ impl Shared {
             },
             passes: passes(&settings, workers, before.map(|before| &before.passes))?,
             // A new generation: sessions are judged again.
-            filters: FilterBook::new(&settings.filters, workers, before.map(|before| &before.filters))?,
+            filters: FilterBook::new(
+                &settings.filters,
+                workers,
+                before.map(|before| (&before.filters, is_remote_taken)),
+            )?,
             facings: settings.interfaces.iter().map(Interface::facing).collect(),
             workers,
             settings,
