@@ -350,6 +350,7 @@ const SECTIONS: &[SectionKeys] = &[
 ];
 
 const NAME: &str = "1 to 32 letters, digits, `-`, `_` and `.`, starting with a letter or digit; unique";
+const NAME_PATTERN: &str = "1 to 32 letters, digits, `-`, `_` and `.`, starting with a letter or digit";
 const HOSTS: &str = "IPv4 prefix `\"a.b.c.d/length\"` or IPv6 prefix, host bits zero";
 const PREFIX: &str = "IPv4 prefix `\"a.b.c.d/length\"`, host bits zero";
 

@@ -129,9 +129,9 @@ pub(super) const RULE: &[Key] = &[
 pub(super) const FILTER: &[Key] = &[
     key(
         "name",
-        Kind::Text(super::NAME),
+        Kind::Text(super::NAME_PATTERN),
         Preset::Derived { rule: "none", example: "\"smtp\"" },
-        "Name in the event log; need not be unique.",
+        "Name in the event log; several filters may have the same.",
     ),
     key(
         "log",
