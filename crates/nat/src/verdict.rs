@@ -61,8 +61,8 @@ verdicts! {
     Inbound, "inbound", Forwarded, "Translated from outside to inside.";
     Hairpin, "hairpin", Forwarded, "Translated twice, from one subscriber to another (RFC 4787 REQ-9).";
     Passed, "passed", Forwarded, "Forwarded untranslated by an explicit rule.";
-    Local, "local", Local, "To Natrix itself (ARP, ping to an own address) and handled.";
-    LocalIgnored, "local_ignored", Local, "To Natrix itself, which does not answer such packets.";
+    Local, "local", Local, "Packet to Natrix itself, which answered or used it: ARP, a ping, port control, or UDP to a closed port (answered with an ICMP error).";
+    LocalIgnored, "local_ignored", Local, "Packet to Natrix itself, which does not answer such packets.";
     LinkUnknownType, "link_unknown_type", Dropped, "Ethernet frame that is neither IPv4 nor ARP, nor IPv6 on an interface with an IPv6 address.";
     LinkTruncated, "link_truncated", Dropped, "Ethernet frame too short for its headers.";
     LinkUnknownVlan, "link_unknown_vlan", Dropped, "802.1Q tag that no interface of the port has.";
@@ -81,14 +81,14 @@ verdicts! {
     SourceNotSubscriber, "source_not_subscriber", Dropped, "Inside source address is not in the subscriber prefixes of any pool.";
     BoundaryAddress, "boundary_address", Dropped, "Inside source address is the first or last of its prefix, which the formula of a deterministic pool excludes (RFC 7422); list it as a /32 in another pool to serve it.";
     DestinationInvalid, "destination_invalid", Dropped, "Destination cannot be forwarded to (0/8, loopback, multicast, class E, broadcast).";
-    DestinationNotPool, "destination_not_pool", Dropped, "From outside to an address that belongs neither to a pool nor to Natrix.";
+    DestinationNotPool, "destination_not_pool", Dropped, "The packet came from outside, and its destination belongs neither to a pool nor to Natrix.";
     SourceRoute, "source_route", Dropped, "Packet carries a source-route option (RFC 5508 REQ-10b3).";
     NoRoute, "no_route", Dropped, "No route to the destination.";
     TtlExpired, "ttl_expired", Dropped, "TTL expired at Natrix.";
-    TooBig, "too_big", Dropped, "Larger than the MTU of the next link and must not be fragmented (RFC 4787 REQ-13).";
-    NoMapping, "no_mapping", Dropped, "To an external endpoint without a mapping.";
-    Filtered, "filtered", Dropped, "From outside to a mapping whose filtering does not permit this remote endpoint.";
-    HairpinRefused, "hairpin_refused", Dropped, "To a mapping of another VRF, which the configuration does not permit.";
+    TooBig, "too_big", Dropped, "The packet exceeds the MTU of the next link and must not be fragmented (RFC 4787 REQ-13).";
+    NoMapping, "no_mapping", Dropped, "The packet is for an external endpoint that has no mapping.";
+    Filtered, "filtered", Dropped, "The mapping's filtering does not permit this remote endpoint.";
+    HairpinRefused, "hairpin_refused", Dropped, "The packet is for a mapping of another VRF, which the configuration does not permit.";
     UnsolicitedSyn, "unsolicited_syn", Dropped, "Unsolicited SYN from outside, held for `timeouts.unsolicited_syn` (RFC 5382 REQ-4).";
     TcpNoSession, "tcp_no_session", Dropped, "TCP segment other than SYN without a session.";
     ProtocolUnsupported, "protocol_unsupported", Dropped, "IP protocol that is neither translated nor passed by a rule.";
@@ -136,15 +136,15 @@ verdicts! {
     SoftwireSource, "softwire_source", Dropped, "Source inside a softwire that `softwire.inner` does not permit (RFC 6333 section 11).";
     SoftwireMalformed, "softwire_malformed", Dropped, "Packet in a softwire that is not IPv4, or whose length disagrees with that of the softwire's packet.";
     Reassembled, "reassembled", Forwarded, "Fragment of a softwire's packet, which was forwarded as a whole with its last fragment.";
-    LocalKernel, "local_kernel", Local, "To Natrix itself and given to the kernel.";
-    KernelLimited, "kernel_limited", Dropped, "To Natrix itself, for the kernel, and above the rate of its class.";
-    KernelRingFull, "kernel_ring_full", Dropped, "To Natrix itself, for the kernel, which does not keep up.";
+    LocalKernel, "local_kernel", Local, "Packet to Natrix itself, which gave it to the kernel.";
+    KernelLimited, "kernel_limited", Dropped, "The packet was for the kernel, and its class exceeded its rate.";
+    KernelRingFull, "kernel_ring_full", Dropped, "The packet was for the kernel, which did not keep up.";
     SoftwireSubscriber, "softwire_subscriber", Dropped, "Softwire from an address that is not in `softwire.subscribers` (RFC 6333 section 11).";
     AlgAckUnsent, "alg_ack_unsent", Dropped, "TCP segment of a control session that acknowledges bytes that were not sent (RFC 9293 section 3.10.7.4).";
     AlgFragment, "alg_fragment", Dropped, "Fragment of a TCP segment in a control session whose sequence numbers a gateway has changed; only whole segments can be translated.";
     ReassemblyFull, "reassembly_full", Dropped, "The reassembly buffers are full: fragments of softwires (RFC 6333 section 5.3), or of UDP without a checksum (RFC 6146).";
     ReassemblyQuota, "reassembly_quota", Dropped, "The source has reached its limit of incomplete datagrams: fragments of softwires, or of UDP without a checksum.";
-    AddressNotUsed, "address_not_used", Dropped, "Needs an own IPv6 address that is not used: another station has it, or Natrix still asks whether one has (RFC 4862 section 5.4).";
+    AddressNotUsed, "address_not_used", Dropped, "Sending needs an own IPv6 address that Natrix does not use: another station has it, or its check is not finished (RFC 4862 section 5.4).";
 }
 
 /// Counters of one worker. All but gauges only grow.
