@@ -7,6 +7,7 @@ use toml_edit::Value;
 use crate::keys::Key;
 use crate::keys::Kind;
 use crate::keys::Preset;
+use crate::keys::SectionKeys;
 use crate::keys::keys_of;
 use crate::keys::sections;
 use crate::report::Place;
@@ -29,11 +30,20 @@ impl<'a> Section<'a> {
     pub(crate) fn new(name: &str, table: &'a dyn TableLike, place: Place, report: &mut Report) -> Section<'a> {
         let section = Section { table, keys: keys_of(name), place };
         for (key, _) in table.iter() {
+            let inner = |known: &SectionKeys| known.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
             let is_table = || sections().iter().any(|known| known.name.strip_prefix(name) == Some(&format!(".{key}")));
-            if !section.keys.iter().any(|known| known.name == key) && !is_table() {
-                let known = section.keys.iter().map(|known| known.name);
-                unknown_key(&section.place_of(key, report), key, known, report);
+            if section.keys.iter().any(|known| known.name == key) || is_table() {
+                continue;
             }
+            let has_key = |known: &SectionKeys| known.keys.iter().any(|known| known.name == key);
+            let with_key = sections().iter().filter(|known| inner(known) && has_key(known));
+            let with_key: Vec<String> = with_key.map(named).collect();
+            let place = section.place_of(key, report);
+            if !with_key.is_empty() {
+                report.fault(&place, "is not a key of this table", "", format!("set it in {}", with_key.join(", ")));
+                continue;
+            }
+            unknown_key(&place, key, section.keys.iter().map(|known| known.name), report);
         }
         section
     }
@@ -249,6 +259,11 @@ impl<'a> Section<'a> {
     }
 }
 
+/// A table as the file has it.
+fn named(known: &SectionKeys) -> String {
+    if known.repeats { format!("[[{}]]", known.name) } else { format!("[{}]", known.name) }
+}
+
 /// Reports a key or table that does not exist.
 pub(crate) fn unknown_key<'k>(
     place: &Place,
@@ -292,7 +307,7 @@ pub(crate) fn parse_text<T>(
         ValueError::Reversed => "write the lower end first".to_owned(),
         ValueError::PortZero => "start at 1 or above".to_owned(),
         ValueError::WeightZero => "write a weight of 1 or more, or leave the target out".to_owned(),
-        ValueError::Length => "write a length from 0 to 32".to_owned(),
+        ValueError::Length(most) => format!("write a length of at most {most}"),
         ValueError::NoLength => {
             let length = if text.value.contains(':') { 64 } else { 24 };
             format!("write \"{}/{length}\" with the length of the prefix", text.value.trim())
@@ -308,7 +323,12 @@ pub(crate) fn parse_text<T>(
                 Err(_) => remedy.to_owned(),
             },
         },
-        ValueError::Form(_) | ValueError::Unit(_) | ValueError::NoUnit | ValueError::TooLarge => remedy.to_owned(),
+        // A key for both families has an example of IPv4.
+        ValueError::Form(form) => match values::example6(&error) {
+            Some(example) if !remedy.contains(':') => format!("write {form}, such as \"{example}\""),
+            _ => remedy.to_owned(),
+        },
+        ValueError::Unit(_) | ValueError::NoUnit | ValueError::TooLarge => remedy.to_owned(),
     };
     report.fault(&text.place, error.to_string(), quoted(&text.value), remedy);
     None

@@ -33,9 +33,9 @@ pub enum ValueError {
     /// A prefix with bits set behind its length.
     #[error("has host bits set")]
     HostBits,
-    /// A prefix length over 32.
-    #[error("has a prefix length over 32")]
-    Length,
+    /// A prefix length over this one.
+    #[error("has a prefix length over {0}")]
+    Length(u8),
     /// An address without prefix length.
     #[error("has no prefix length")]
     NoLength,
@@ -246,7 +246,7 @@ pub fn address_in_prefix(text: &str) -> Result<(Ipv4Addr, u8), ValueError> {
     let address = before.trim().parse().map_err(|_| ValueError::Form("an IPv4 prefix"))?;
     match digits.parse::<u8>() {
         Ok(length @ 0..=32) => Ok((address, length)),
-        _ => Err(ValueError::Length),
+        _ => Err(ValueError::Length(32)),
     }
 }
 
@@ -255,15 +255,19 @@ pub fn address_in_prefix(text: &str) -> Result<(Ipv4Addr, u8), ValueError> {
 /// # Errors
 /// [`ValueError`] when it is not of that form.
 pub fn address6_in_prefix(text: &str) -> Result<(Ipv6Addr, u8), ValueError> {
-    const FORM: ValueError = ValueError::Form("an IPv6 prefix with a length up to 128");
+    const FORM: ValueError = ValueError::Form(ADDRESS_IN_PREFIX6);
     let Some((before, after)) = text.split_once('/') else {
-        address6(text)?;
+        address6(text).map_err(|_| FORM)?;
         return Err(ValueError::NoLength);
     };
+    let (digits, rest) = split_number(after.trim());
+    if digits.is_empty() || !rest.is_empty() {
+        return Err(FORM);
+    }
     let address = before.trim().parse().map_err(|_| FORM)?;
-    match after.trim().parse::<u8>() {
-        Ok(length @ 0..=128) if after.trim().bytes().all(|byte| byte.is_ascii_digit()) => Ok((address, length)),
-        _ => Err(FORM),
+    match digits.parse::<u8>() {
+        Ok(length @ 0..=128) => Ok((address, length)),
+        _ => Err(ValueError::Length(128)),
     }
 }
 
@@ -272,7 +276,33 @@ pub fn address6_in_prefix(text: &str) -> Result<(Ipv6Addr, u8), ValueError> {
 /// # Errors
 /// [`ValueError`] when it is not of that form.
 pub fn address6(text: &str) -> Result<Ipv6Addr, ValueError> {
-    text.trim().parse().map_err(|_| ValueError::Form("an IPv6 address"))
+    text.trim().parse().map_err(|_| ValueError::Form(ADDRESS6))
+}
+
+/// How values of IPv6 are called in messages.
+const ADDRESS6: &str = "an IPv6 address";
+const PREFIX6: &str = "an IPv6 prefix";
+const ADDRESS_IN_PREFIX6: &str = "an IPv6 address with a prefix length";
+
+/// A value of IPv6, if this error is about the form of one.
+pub(crate) fn example6(error: &ValueError) -> Option<&'static str> {
+    match error {
+        ValueError::Form(ADDRESS6) => Some("2001:db8::1"),
+        ValueError::Form(PREFIX6) => Some("2001:db8::/56"),
+        ValueError::Form(ADDRESS_IN_PREFIX6) => Some("2001:db8::1/64"),
+        _ => None,
+    }
+}
+
+/// The error of a value that may be of either family: what does not look like one of them is
+/// neither.
+fn of_either(text: &str, error: ValueError) -> ValueError {
+    let looks_like_ipv4 = text.contains('.') && !text.contains(|c: char| c.is_alphabetic());
+    match error {
+        ValueError::Form("an IPv4 address") if !looks_like_ipv4 => ValueError::Form("an IPv4 or IPv6 address"),
+        ValueError::Form("an IPv4 prefix") if !looks_like_ipv4 => ValueError::Form("an IPv4 or IPv6 prefix"),
+        other => other,
+    }
 }
 
 /// A value of one of the families. IPv6 has a colon.
@@ -292,7 +322,10 @@ pub type AnyInPrefix = Either<(Ipv4Addr, u8), (Ipv6Addr, u8)>;
 /// # Errors
 /// Those of [`address_in_prefix`] or [`address6_in_prefix`].
 pub fn any_address_in_prefix(text: &str) -> Result<AnyInPrefix, ValueError> {
-    if text.contains(':') { address6_in_prefix(text).map(Either::V6) } else { address_in_prefix(text).map(Either::V4) }
+    if text.contains(':') {
+        return address6_in_prefix(text).map(Either::V6);
+    }
+    address_in_prefix(text).map(Either::V4).map_err(|error| of_either(text, error))
 }
 
 /// The prefix of inside hosts: of IPv4 or, behind NAT64 and softwires, of IPv6.
@@ -302,7 +335,9 @@ pub fn any_address_in_prefix(text: &str) -> Result<AnyInPrefix, ValueError> {
 pub fn hosts(text: &str) -> Result<Either<Prefix, Prefix6>, ValueError> {
     Ok(match any_prefix(text)? {
         Either::V4(prefix) => Either::V4(prefix),
-        Either::V6((address, length)) => Either::V6(Prefix6::new(address.to_bits(), length).ok_or(ValueError::Length)?),
+        Either::V6((address, length)) => {
+            Either::V6(Prefix6::new(address.to_bits(), length).ok_or(ValueError::Length(128))?)
+        }
     })
 }
 
@@ -312,9 +347,12 @@ pub fn hosts(text: &str) -> Result<Either<Prefix, Prefix6>, ValueError> {
 /// Those of [`prefix`], or [`ValueError`] when it is no IPv6 prefix.
 pub fn any_prefix(text: &str) -> Result<Either<Prefix, (Ipv6Addr, u8)>, ValueError> {
     if !text.contains(':') {
-        return prefix(text).map(Either::V4);
+        return prefix(text).map(Either::V4).map_err(|error| of_either(text, error));
     }
-    let (address, length) = address6_in_prefix(text)?;
+    let (address, length) = address6_in_prefix(text).map_err(|error| match error {
+        ValueError::Form(_) => ValueError::Form(PREFIX6),
+        other => other,
+    })?;
     if address.to_bits().checked_shl(length.into()).unwrap_or(0) != 0 {
         return Err(ValueError::HostBits);
     }
@@ -326,7 +364,10 @@ pub fn any_prefix(text: &str) -> Result<Either<Prefix, (Ipv6Addr, u8)>, ValueErr
 /// # Errors
 /// Those of [`address`] or [`address6`].
 pub fn any_address(text: &str) -> Result<Either<Ipv4Addr, Ipv6Addr>, ValueError> {
-    if text.contains(':') { address6(text).map(Either::V6) } else { address(text).map(Either::V4) }
+    if text.contains(':') {
+        return address6(text).map(Either::V6);
+    }
+    address(text).map(Either::V4).map_err(|error| of_either(text, error))
 }
 
 /// `10.0.0.0/24`: a prefix without host bits.
@@ -335,7 +376,7 @@ pub fn any_address(text: &str) -> Result<Either<Ipv4Addr, Ipv6Addr>, ValueError>
 /// [`ValueError`] when it is not of that form.
 pub fn prefix(text: &str) -> Result<Prefix, ValueError> {
     let (address, length) = address_in_prefix(text)?;
-    let prefix = Prefix::new(address, length).ok_or(ValueError::Length)?;
+    let prefix = Prefix::new(address, length).ok_or(ValueError::Length(32))?;
     if prefix.address() == address { Ok(prefix) } else { Err(ValueError::HostBits) }
 }
 

@@ -240,6 +240,10 @@ fn one_end(
         report.fault(&end.place, "is Natrix's own address", address.to_string(), "write the address of a subscriber");
         return;
     }
+    // A faulty prefix may be the one that serves it.
+    if draft.pools.iter().any(|pool| pool.lacks_subscribers && pool.serves(vrf)) {
+        return;
+    }
     // As the engine finds it: the longest prefix.
     let serving = draft.pools.iter().filter(|pool| pool.serves(vrf)).flat_map(|pool| {
         pool.subscribers.iter().filter(|prefix| prefix.value.contains(address)).map(move |prefix| (prefix.value, pool))

@@ -245,7 +245,7 @@ fn everyone_served(draft: &Draft, reaches: &[Reach], report: &mut Report) {
     let vrfs = vrf_names(&draft.interfaces);
     let is_known = |pool: &PoolDraft| {
         let has_all = !pool.subscribers.is_empty() || pool.serves_nobody.is_some();
-        has_all && pool.vrfs.iter().all(|vrf| vrfs.contains(&vrf.value))
+        has_all && !pool.lacks_subscribers && pool.vrfs.iter().all(|vrf| vrfs.contains(&vrf.value))
     };
     let serves_some = draft.pools.iter().any(|pool| !pool.subscribers.is_empty());
     if !serves_some || !draft.pools.iter().all(is_known) {

@@ -34,6 +34,8 @@ pub(crate) struct PoolDraft {
     pub(crate) ports: Option<Placed<RangeInclusive<u16>>>,
     pub(crate) reserved_ports: Vec<Placed<RangeInclusive<u16>>>,
     pub(crate) subscribers: Vec<Placed<Prefix>>,
+    /// Some of them are faulty, and so not among `subscribers`.
+    pub(crate) lacks_subscribers: bool,
     /// The file says `subscribers = []`, here.
     pub(crate) serves_nobody: Option<Place>,
     /// None named means all.
@@ -63,6 +65,9 @@ const OF_GIVEN_PORTS: [&str; 7] =
 impl PoolDraft {
     pub(crate) fn read(section: &Section, report: &mut Report) -> PoolDraft {
         const ADDRESSES: &str = "\"203.0.113.1\", \"203.0.113.1-203.0.113.9\" or \"203.0.113.0/28\"";
+        let faults = report.fault_count();
+        let subscribers = section.parsed_list("subscribers", values::prefix, "\"100.64.0.0/10\"", report);
+        let lacks_subscribers = report.fault_count() > faults;
         PoolDraft {
             place: section.place.clone(),
             name: name(section, report),
@@ -71,7 +76,8 @@ impl PoolDraft {
             exclude: section.parsed_list("exclude", values::addresses, ADDRESSES, report),
             ports: section.parsed("ports", values::ports, report),
             reserved_ports: reserved_ports(section, report),
-            subscribers: section.parsed_list("subscribers", values::prefix, "\"100.64.0.0/10\"", report),
+            subscribers,
+            lacks_subscribers,
             serves_nobody: is_empty_array(section, "subscribers").then(|| section.place_of("subscribers", report)),
             vrfs: vrfs(section, report),
             draining: section.boolean("draining", report).unwrap_or_default(),

@@ -374,6 +374,9 @@ impl<'d> Known<'d> {
         let (Some(draft), Some(Some(owners))) = (self.pools.get(position), self.owners.get(position)) else {
             return true;
         };
+        if draft.lacks_subscribers {
+            return true;
+        }
         let serves = |realm: RealmId| self.vrfs.get(realm.index()).is_some_and(|vrf| draft.serves(vrf));
         let is_served = match matches.realm {
             Some(realm) => serves(realm),
