@@ -16,6 +16,7 @@ use std::hash::DefaultHasher;
 
 use nat::Protocol;
 use nat::Settings;
+use nat::origin::Origin;
 use nat::settings::Admission;
 use nat::settings::Algorithm;
 use nat::settings::Allocation;
@@ -34,7 +35,6 @@ use nat::settings::Transition;
 use nat::types::Prefix;
 use nat::types::RealmId;
 
-use crate::check::machine::share;
 use crate::check::machine::usual_places;
 use crate::keys::live::Effect;
 use crate::model::AgentX;
@@ -73,10 +73,8 @@ enum Compare<'c> {
     Secret(u64),
     /// The text with the numbers of addresses that were added and removed.
     Addresses(&'c [Ipv4Addr]),
-    /// Each worker's share of a total, which also follows from the number of workers.
-    Share(u32, usize),
-    /// The same of a rate, of which each worker has an equal part, rounded up.
-    RateShare(u32, usize),
+    /// When this total does: the text also has each worker's share, which follows from it.
+    Total(u32),
     /// When its text does, unless the new value is the default.
     UnlessDefault(bool),
     /// Something with keys of its own: only reported when it comes or goes.
@@ -101,14 +99,7 @@ impl Value<'_> {
             (Compare::Never, _) => false,
             (Compare::Digest(old), Compare::Digest(new)) | (Compare::Secret(old), Compare::Secret(new)) => old != new,
             (Compare::Addresses(old), Compare::Addresses(new)) => old != new,
-            (Compare::Share(old, was), Compare::Share(new, is)) if was != is => {
-                !is_one_total((*old, *was), (*new, *is))
-            }
-            (Compare::RateShare(old, was), Compare::RateShare(new, is)) => {
-                let (was, is) = (*was as u64, *is as u64);
-                let rounding = if was == is { 1 } else { was.max(is) };
-                (u64::from(*old) * was).abs_diff(u64::from(*new) * is) >= rounding
-            }
+            (Compare::Total(old), Compare::Total(new)) => old != new,
             (_, Compare::UnlessDefault(true)) => false,
             _ => self.text != after.text,
         }
@@ -159,25 +150,6 @@ impl Value<'_> {
 
 /// What has no value.
 const NONE: &str = "none";
-
-/// Whether what each of so many workers has, before and after, can be its share of the same number.
-fn is_one_total((old, was): (u32, usize), (new, is): (u32, usize)) -> bool {
-    // Shares grow with the number, so that those with one share follow each other.
-    let first_with = |wanted: u64| {
-        let (mut low, mut high) = (0_u64, 1 << 32);
-        while low < high {
-            let middle = (low + high) / 2;
-            if share(middle as u32, was) < wanted {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low
-    };
-    let (first, past) = (first_with(u64::from(old)), first_with(u64::from(old) + 1));
-    first < past && (share(first as u32, is)..=share((past - 1) as u32, is)).contains(&u64::from(new))
-}
 
 /// All differences from `before` to `after`: those that need a restart first, then the others, both
 /// in the order of the manual.
@@ -251,31 +223,56 @@ fn prefixes<T: Eq + Hash>(
     format!("{}{}", text("added", new, after, &was), text("removed", old, before, &is))
 }
 
+/// `1 rule`, `2 rules`.
+fn counted(count: usize, one: &str, several: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { several })
+}
+
 /// Lists without names: how many there are, where the first one differs, and whose prefixes.
 fn lists(old: &Settings, new: &Settings, found: &mut Vec<(&'static str, Change)>) {
-    fn list<T: PartialEq>(object: &str, before: &[T], after: &[T], of: impl Fn() -> String) -> Option<Change> {
+    // `of` gets the position of the first difference.
+    fn list<T: PartialEq>(
+        object: &str,
+        word: &str,
+        (before, after): (&[T], &[T]),
+        of: impl Fn(usize) -> String,
+    ) -> Option<Change> {
         let alike = before.iter().zip(after).take_while(|(one, other)| one == other).count();
-        let texts = || {
-            let then = format!("{} in all; they differ from number {} on{}", after.len(), alike + 1, of());
-            note(object, Some(format!("{} in all", before.len())), Some(then))
-        };
+        let count = |list: &[T]| counted(list.len(), word, &format!("{word}s"));
+        let texts = || note(object, Some(count(before)), Some(format!("{}{}", count(after), of(alike))));
         (alike < before.len().max(after.len())).then(texts)
     }
+    // In words of `natrix check`: `rule[3]`, `web.csv:17`.
+    let first = |table: &str, (was, is): (&[Origin], &[Origin]), position: usize| {
+        let (place, gone) = match position < is.len() {
+            true => (new.origins.place(is, position), ""),
+            false => (old.origins.place(was, position), ", which is removed"),
+        };
+        let place = if place.contains(':') { place } else { format!("{table}[{place}]") };
+        format!("; first difference at {place}{gone}")
+    };
+    let rules = |position| {
+        let first = first("rule", (&old.origins.rules, &new.origins.rules), position);
+        first + &prefixes((old, &old.rules), (new, &new.rules), |rule| rule.matches.source)
+    };
+    let filters = |position| {
+        let first = first("filter", (&old.origins.filters, &new.origins.filters), position);
+        first + &prefixes((old, &old.filters), (new, &new.filters), |filter| filter.matches.source)
+    };
+    let timers = |position: usize| {
+        let gone = if position < new.port_timeouts.len() { "" } else { ", which is removed" };
+        format!("; first difference at port_timeout[{position}]{gone}")
+    };
     let all = [
+        ("rule", list("rule", "rule", (&old.rules, &new.rules), rules)),
         (
             "rule",
-            list("rule", &old.rules, &new.rules, || {
-                prefixes((old, &old.rules), (new, &new.rules), |rule| rule.matches.source)
+            list("rule.redirect", "redirection", (&old.redirections, &new.redirections), |_| {
+                "; they differ".to_owned()
             }),
         ),
-        ("rule", list("rule.redirect", &old.redirections, &new.redirections, String::new)),
-        (
-            "filter",
-            list("filter", &old.filters, &new.filters, || {
-                prefixes((old, &old.filters), (new, &new.filters), |filter| filter.matches.source)
-            }),
-        ),
-        ("port_timeout", list("port_timeout", &old.port_timeouts, &new.port_timeouts, String::new)),
+        ("filter", list("filter", "filter", (&old.filters, &new.filters), filters)),
+        ("port_timeout", list("port_timeout", "timer", (&old.port_timeouts, &new.port_timeouts), timers)),
     ];
     found.extend(all.into_iter().filter_map(|(section, change)| Some((section, change?))));
 }
@@ -426,7 +423,7 @@ impl<'c> Values<'c> {
     fn pools(&mut self, settings: &'c Settings) {
         self.table("pool");
         for pool in &settings.pools {
-            let count = format!("{} addresses", pool.addresses.len());
+            let count = counted(pool.addresses.len(), "address", "addresses");
             let shown = |prefix: &Prefix| match *prefix {
                 Transition::HOSTS => "IPv6 hosts".to_owned(),
                 prefix => prefix.to_string(),
@@ -551,14 +548,13 @@ impl<'c> Values<'c> {
     /// What the process is, and what it sends itself.
     fn process(&mut self, config: &'c Config) {
         let workers = config.workers.count;
-        let share_of_all = |each: u32| u64::from(each) * workers as u64;
         self.gateways(config);
         self.table("icmp");
         let icmp = config.nat.icmp;
         self.key("errors_to_inside", icmp.errors_to_inside);
         self.key("errors_to_outside", icmp.errors_to_outside);
-        let rate = icmp.errors_per_second_max;
-        self.push("error_rate", format!("{}/s for all workers", share_of_all(rate)), Compare::RateShare(rate, workers));
+        let rate = config.totals.icmp_errors_per_second;
+        self.push("error_rate", format!("{rate}/s"), Compare::Total(rate));
         self.key("error_rate_per_destination", format!("{}/s", icmp.errors_per_second_per_destination_max));
         self.key("no_resources_code", or_none(icmp.no_resources_code));
         self.key("answer_echo", icmp.answer_echo);
@@ -579,18 +575,20 @@ impl<'c> Values<'c> {
         self.key("cpus", joined(&config.workers.cpus));
         self.table("tables");
         let limits = config.nat.limits;
-        for (key, each) in [
-            ("mappings", limits.mappings_max),
-            ("extra_sessions", limits.extra_sessions_max),
-            ("flows", limits.flows_max),
-            ("subscribers", limits.subscribers_max),
-            ("ipv6_hosts", config.nat.transition.hosts_max),
-            ("fragmented_datagrams", limits.fragmented_datagrams_max),
-            ("fragments_held", limits.fragments_held_max),
-            ("unsolicited_syns", limits.unsolicited_syns_max),
-            ("held_ports", limits.held_ports_max),
+        let of_all = config.totals.limits;
+        for (key, total, each) in [
+            ("mappings", of_all.mappings_max, limits.mappings_max),
+            ("extra_sessions", of_all.extra_sessions_max, limits.extra_sessions_max),
+            ("flows", of_all.flows_max, limits.flows_max),
+            ("subscribers", of_all.subscribers_max, limits.subscribers_max),
+            ("ipv6_hosts", config.totals.hosts, config.nat.transition.hosts_max),
+            ("fragmented_datagrams", of_all.fragmented_datagrams_max, limits.fragmented_datagrams_max),
+            ("fragments_held", of_all.fragments_held_max, limits.fragments_held_max),
+            ("unsolicited_syns", of_all.unsolicited_syns_max, limits.unsolicited_syns_max),
+            ("held_ports", of_all.held_ports_max, limits.held_ports_max),
         ] {
-            self.push(key, format!("{} for all workers", share_of_all(each)), Compare::Share(each, workers));
+            let text = if workers > 1 { format!("{total}, for each worker {each}") } else { total.to_string() };
+            self.push(key, text, Compare::Total(total));
         }
         // Where the file does not say how many places there are, they follow from the addresses;
         // whether those fit is seen when they are to be placed.
@@ -677,9 +675,8 @@ impl<'c> Values<'c> {
         let events = config.nat.events;
         self.key("back_pressure", word(&events.back_pressure));
         self.key("block_mappings", events.block_mappings);
-        let (rate, workers) = (events.filter_events_per_second, config.workers.count);
-        let text = format!("{}/s for all workers", u64::from(rate) * workers as u64);
-        self.push("filter_rate", text, Compare::RateShare(rate, workers));
+        let rate = config.totals.filter_events_per_second;
+        self.push("filter_rate", format!("{rate}/s"), Compare::Total(rate));
         self.key("refusal_interval", time(events.refusal_interval));
         self.key("events", or_none(config.event_log.as_ref().and_then(destination)));
         let Some(log) = &config.event_log else { return };

@@ -39,6 +39,7 @@ use crate::fault::Fault;
 use crate::model::Config;
 use crate::model::Control;
 use crate::model::Port;
+use crate::model::Totals;
 use crate::report::Place;
 use crate::report::Report;
 use crate::source::Source;
@@ -235,6 +236,12 @@ fn compile(
         kernel,
         ports,
         workers,
+        totals: Totals {
+            limits: singles.limits,
+            hosts: singles.hosts_max,
+            icmp_errors_per_second: singles.icmp.errors_per_second_max,
+            filter_events_per_second: singles.events.filter_events_per_second,
+        },
         dpdk,
         control: singles.control.clone(),
         http: singles.http.as_ref().map(|draft| draft.http.clone()),

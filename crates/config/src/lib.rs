@@ -67,6 +67,7 @@ pub use model::Port;
 pub use model::SinkKind;
 pub use model::SinkTransport;
 pub use model::Snmp;
+pub use model::Totals;
 pub use model::Workers;
 pub use source::Source;
 pub use text::text;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use nat::Duration;
 use nat::Settings;
 use nat::event::Event;
+use nat::settings::Limits;
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -32,6 +33,8 @@ pub struct Config {
     pub kernel_tables: Vec<Option<u32>>,
     /// The threads that move packets.
     pub workers: Workers,
+    /// What the file says for all workers together.
+    pub totals: Totals,
     /// The settings of DPDK.
     pub dpdk: Dpdk,
     /// The control socket.
@@ -52,6 +55,20 @@ pub struct Config {
     pub warnings: Vec<Warning>,
     /// The text it was read from.
     pub source: Source,
+}
+
+/// Table sizes and rates of the whole instance, of which each worker has its share in
+/// [`Config::nat`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// The tables, apart from that of IPv6 hosts.
+    pub limits: Limits,
+    /// `tables.ipv6_hosts`.
+    pub hosts: u32,
+    /// `icmp.error_rate`.
+    pub icmp_errors_per_second: u32,
+    /// `log.filter_rate`.
+    pub filter_events_per_second: u32,
 }
 
 /// A port: one DPDK device. Several logical interfaces (802.1Q) may share it.

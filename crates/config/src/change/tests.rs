@@ -78,6 +78,22 @@ fn differences_due_to_the_number_of_workers_are_not_listed() {
 }
 
 #[test]
+fn sizes_and_rates_are_those_of_the_file() {
+    let with = |more: &str| config(&format!("{BEFORE}[workers]\ncount = 3\n{more}"));
+    let before = "[tables]\nmappings = 20000\n[icmp]\nerror_rate = \"100/s\"\n[log]\nfilter_rate = \"1000/s\"\n";
+    let after = "[tables]\nmappings = 20001\n[icmp]\nerror_rate = \"101/s\"\n[log]\nfilter_rate = \"1001/s\"\n";
+    let found = changes(&with(before), &with(after));
+    let texts: Vec<_> =
+        found.iter().map(|it| (it.object.as_str(), it.before.as_deref(), it.after.as_deref())).collect();
+    let expected = [
+        ("tables.mappings", Some("20000, for each worker 7500"), Some("20001, for each worker 7501")),
+        ("icmp.error_rate", Some("100/s"), Some("101/s")),
+        ("log.filter_rate", Some("1000/s"), Some("1001/s")),
+    ];
+    assert_eq!(texts, expected);
+}
+
+#[test]
 fn pools_come_and_go_and_interfaces_need_a_restart() {
     let after = BEFORE.replace("name = \"a\"", "name = \"b\"").replace("mtu", "").replace("10.0.0.1/24", "10.0.0.2/24");
     let found = found(&after);
@@ -98,16 +114,19 @@ fn rules_filters_and_pools_are_named_with_their_prefixes() {
     };
     let wide = format!("{BEFORE}{}", rule("10.0.0.0/24"));
     let one = format!("{BEFORE}{}{}", rule("10.0.0.7/32"), rule("10.0.0.0/24"));
-    assert_eq!(then(&wide, &one, "rule"), "2 in all; they differ from number 1 on; added: 10.0.0.7/32");
-    assert_eq!(then(&one, &wide, "rule"), "1 in all; they differ from number 1 on; removed: 10.0.0.7/32");
+    assert_eq!(then(&wide, &one, "rule"), "2 rules; first difference at rule[0]; added: 10.0.0.7/32");
+    assert_eq!(then(&one, &wide, "rule"), "1 rule; first difference at rule[0]; removed: 10.0.0.7/32");
+    let first = format!("{BEFORE}{}", rule("10.0.0.7/32"));
+    let removed = "1 rule; first difference at rule[1], which is removed; removed: 10.0.0.0/24";
+    assert_eq!(then(&one, &first, "rule"), removed);
     // Many do not hide one host, and have a bound.
     let many: String = (0..12).map(|block| filter(format!("10.0.0.{}/28", block * 16))).collect();
     let found = then(BEFORE, &format!("{BEFORE}{many}{}", filter("10.0.0.200/32".to_owned())), "filter");
-    assert!(found.starts_with("13 in all; they differ from number 1 on; added: 10.0.0.200/32, "), "{found}");
+    assert!(found.starts_with("13 filters; first difference at filter[0]; added: 10.0.0.200/32, "), "{found}");
     assert!(found.ends_with(" and 5 more"), "{found}");
     let pool = "[[pool]]\nname = \"one\"\naddresses = [\"198.51.100.9\"]\nsubscribers = [\"10.0.0.9/32\"]\n";
     let found = then(BEFORE, &format!("{BEFORE}{pool}"), "pool \"one\"");
-    assert_eq!(found, "1 addresses for 10.0.0.9/32");
+    assert_eq!(found, "1 address for 10.0.0.9/32");
 }
 
 #[test]

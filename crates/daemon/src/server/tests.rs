@@ -1040,12 +1040,12 @@ fn the_record_of_a_change_names_subscribers_prefixes() {
     };
     let replies = [
         change("timeouts.icmp", "60 s"),
-        change("filter", "1 in all; they differ from number 1 on; added: 100.64.0.7/32"),
-        change("pool \"one\"", "1 addresses for 100.64.0.9/32"),
+        change("filter", "1 filter; first difference at filter[0]; added: 100.64.0.7/32"),
+        change("pool \"one\"", "1 address for 100.64.0.9/32"),
         change("pool \"a\".addresses", "20 addresses"),
     ];
-    let wanted = "a text: timeouts.icmp, filter, pool \"one\", pool \"a\".addresses: filter: none -> 1 in all; they \
-                  differ from number 1 on; added: 100.64.0.7/32: pool \"one\": none -> 1 addresses for 100.64.0.9/32";
+    let wanted = "a text: timeouts.icmp, filter, pool \"one\", pool \"a\".addresses: filter: none -> 1 filter; \
+                  first difference at filter[0]; added: 100.64.0.7/32: pool \"one\": none -> 1 address for 100.64.0.9/32";
     assert_eq!(change_subject("a text", &replies), wanted);
 }
 

@@ -59,6 +59,7 @@ pub(crate) fn configuration(directory: &Path) -> Config {
         kernel: vec![None, None],
         kernel_tables: vec![None, None],
         workers: Workers { count: 2, cpus: Vec::new() },
+        totals: config::Totals::default(),
         dpdk: Dpdk { hugepages: Hugepages::Off, memory_bytes: 0, buffers: 0 },
         control: Control { socket: directory.join("control.sock"), mode: 0o600, audit: directory.join("audit.jsonl") },
         http: None,
