@@ -13,12 +13,30 @@ from . import process
 BASE = Path("/run/natrix-lab")
 
 
+class Gone(Exception):
+    """The folder of all runs is not there."""
+
+
+def _is_base(folder):
+    try:
+        return os.path.samestat(os.fstat(folder), os.stat(BASE))
+    except FileNotFoundError:
+        return False
+
+
 @contextlib.contextmanager
 def locked():
-    """Keeps other runs from taking a folder without its owner yet for one of the dead."""
-    base = os.open(BASE, os.O_RDONLY | os.O_DIRECTORY)
+    """Keeps other runs from taking a folder without its owner yet for one of the dead.
+
+    Raises Gone without the folder, which the last run removes."""
+    try:
+        base = os.open(BASE, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        raise Gone from None
     try:
         fcntl.flock(base, fcntl.LOCK_EX)
+        if not _is_base(base):
+            raise Gone
         yield
     finally:
         os.close(base)
@@ -28,12 +46,15 @@ class State:
     """The records, logs and files of one run."""
 
     def __init__(self, kind):
-        BASE.mkdir(mode=0o700, exist_ok=True)
         self.prefix = f"{kind}{os.getpid()}"
         self.directory = BASE / self.prefix
-        with locked():
-            self.directory.mkdir(mode=0o700)
-            (self.directory / "owner").write_text(f"{os.getpid()} {process.start_time(os.getpid())}\n")
+        is_made = False
+        while not is_made:
+            BASE.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(Gone), locked():
+                self.directory.mkdir(mode=0o700)
+                (self.directory / "owner").write_text(f"{os.getpid()} {process.start_time(os.getpid())}\n")
+                is_made = True
         # /run is memory; files of a gigabyte are better on a disk.
         self.bulk = Path(tempfile.mkdtemp(prefix=f"natrix-{self.prefix}-", dir="/var/tmp"))
         (self.directory / "bulk").write_text(f"{self.bulk}\n")
@@ -45,6 +66,9 @@ class State:
     def remove(self):
         shutil.rmtree(self.bulk, ignore_errors=True)
         shutil.rmtree(self.directory, ignore_errors=True)
+        # Only the last run can.
+        with contextlib.suppress(OSError, Gone), locked():
+            BASE.rmdir()
 
 
 def namespaces(prefix):
@@ -62,10 +86,11 @@ def delete_namespaces(prefix):
 
 def clear_up_after_the_dead():
     """Removes what runs that no longer live have left. Returns their prefixes."""
-    if not BASE.exists():
+    try:
+        with locked():
+            return _clear_up()
+    except Gone:
         return []
-    with locked():
-        return _clear_up()
 
 
 def _clear_up():
