@@ -194,7 +194,7 @@ const SECTIONS: &[SectionKeys] = &[
                 are keys of `[[rule]]` in any order, separated by commas. An empty field means the default. \
                 Several `targets` are separated by `;`. A field may be in double quotes, for example if it \
                 contains a comma. Empty lines and lines that begin with `#` are ignored. All files together \
-                may have 4194304 rules.",
+                may have 4,194,304 rules.",
         keys: rules::FILE,
     },
     SectionKeys {

@@ -13,7 +13,7 @@ pub(super) const POOL: &[Key] = &[
     key("name", Kind::Text(NAME), Preset::Required("\"main\""), "Name in commands and counters."),
     key(
         "addresses",
-        Kind::List("`\"a\"`, `\"a-b\"` or `\"prefix/length\"`; 65536 addresses in all pools together"),
+        Kind::List("`\"a\"`, `\"a-b\"` or `\"prefix/length\"`; 65,536 addresses in all pools together"),
         Preset::Required("[\"203.0.113.0/28\"]"),
         "External addresses, contiguous or not. Each takes 0.8 MiB. All addresses of a prefix are used.",
     ),

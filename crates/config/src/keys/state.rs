@@ -169,7 +169,7 @@ pub(super) const TABLES: &[Key] = &[
         "held_ports",
         Kind::Integer { min: 0, max: 4_000_000_000, unit: "ports" },
         Preset::Derived {
-            rule: "a sixteenth of `tables.mappings`, at least 65536 and at most 500000",
+            rule: "a sixteenth of `tables.mappings`, at least 65,536 and at most 500,000",
             example: "500000",
         },
         "External ports held down at a time (`pool.reuse_delay`): 8 bytes each. If there are more, the oldest are used \
