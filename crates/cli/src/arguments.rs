@@ -105,7 +105,7 @@ pub struct Check {
     /// Print one JSON object per fault
     #[arg(long)]
     pub json: bool,
-    /// Do not check that the tables fit into the memory of this machine
+    /// Skip the checks that depend on this machine: memory, the folder of the event log, TLS files
     #[arg(long)]
     pub any_machine: bool,
 }
@@ -220,7 +220,8 @@ pub struct Drain {
     #[arg(long, conflicts_with_all = ["wait", "until"])]
     pub undo: bool,
     /// Wait up to SECONDS (at least 3); exit status 1 if something is left
-    #[arg(long, value_name = "SECONDS", value_parser = drain_wait)]
+    // Two seconds without a packet must fit in.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(3..))]
     pub wait: Option<u32>,
     /// What to wait for
     #[arg(long, value_enum, value_name = "STATE", default_value_t = DrainUntil::Empty, requires = "wait")]
@@ -283,8 +284,8 @@ pub struct Find {
     #[arg(long, value_name = "NAME")]
     pub vrf: Option<String>,
     /// Find the holder at this time in the event log: 2026-11-21T19:30:00Z, with an offset such as
-    /// +01:00, 2026-11-21 19:30:00 in this machine's zone, or "2 min ago". Without a fraction of a
-    /// second, the whole second; with fewer than six digits, all that begins with them
+    /// +01:00, 2026-11-21 19:30:00 in this machine's zone, or "2 min ago". 21:04:17 means that
+    /// whole second, 21:04:17.441 that millisecond
     #[arg(long, value_name = "TIME", conflicts_with_all = ["from", "to"], group = "earlier")]
     pub at: Option<String>,
     /// Find all holdings from this time on, in the store of the event log
@@ -366,15 +367,9 @@ pub struct Why {
 }
 
 /// An endpoint of `natrix why`.
-/// Two seconds without a packet must fit in.
-fn drain_wait(text: &str) -> Result<u32, ParseError> {
-    let expected = "a number of seconds, at least 3";
-    text.parse().ok().filter(|seconds| *seconds >= 3).ok_or(ParseError { expected })
-}
-
 fn why_endpoint(text: &str) -> Result<SocketAddr, ParseError> {
-    let expected = "an endpoint such as 10.0.0.2:4000 or [2001:db8::2]:4000";
-    text.parse().map_err(|_| ParseError { expected })
+    let wrong = ParseError { what: "an address with a port", expected: "10.0.0.2:4000 or [2001:db8::2]:4000" };
+    text.parse().map_err(|_| wrong)
 }
 
 /// `natrix trace`.
@@ -437,6 +432,7 @@ impl FromStr for AddressAndPort {
 
     fn from_str(text: &str) -> Result<AddressAndPort, ParseError> {
         const WRONG: ParseError = ParseError {
+            what: "an address",
             expected: "203.0.113.10, 203.0.113.10:40001, 2001:db8::7, [2001:db8::7]:40001 or 2001:db8::/56",
         };
         if let Ok(address) = text.parse() {
@@ -465,7 +461,7 @@ impl FromStr for Remote {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Remote, ParseError> {
-        const WRONG: ParseError = ParseError { expected: "198.51.100.7 or 198.51.100.7:443" };
+        const WRONG: ParseError = ParseError { what: "an IPv4 address", expected: "198.51.100.7 or 198.51.100.7:443" };
         match text.parse() {
             Ok(AddressAndPort { address: FindAddress::Ipv4(address), port }) => Ok(Remote { address, port }),
             _ => Err(WRONG),

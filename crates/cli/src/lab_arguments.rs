@@ -474,7 +474,7 @@ pub struct LabProbe {
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("give seconds, 0.01 to 86400".to_owned()),
+        _ => Err("is not a number of seconds from 0.01 to 86400".to_owned()),
     }
 }
 

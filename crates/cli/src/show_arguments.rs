@@ -73,7 +73,7 @@ pub struct ShowInterfaces {
 #[derive(Clone, Debug, Args)]
 pub struct Paging {
     /// Maximum number of objects to show
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = limit)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: u64,
     /// Show all
     #[arg(long, conflicts_with = "limit")]
@@ -101,10 +101,6 @@ pub struct ShowPools {
     /// Paging.
     #[command(flatten)]
     pub paging: Paging,
-}
-
-fn limit(text: &str) -> Result<u64, ParseError> {
-    text.parse().ok().filter(|limit| *limit >= 1).ok_or(ParseError { expected: "a number from 1" })
 }
 
 /// A case, which is one line of plain text.
@@ -385,8 +381,10 @@ impl FromStr for EndpointFilter {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<EndpointFilter, ParseError> {
-        const WRONG: ParseError =
-            ParseError { expected: "10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 (--host for IPv6)" };
+        const WRONG: ParseError = ParseError {
+            what: "an IPv4 address, prefix or port",
+            expected: "10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 (--host for IPv6)",
+        };
         // The colons of an IPv4-mapped IPv6 address are no port.
         if text.matches(':').count() > 1 && !text.starts_with('[') {
             return Ok(EndpointFilter { prefix: Some(text.parse().map_err(|_| WRONG)?), port: None });

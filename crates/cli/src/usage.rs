@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::ffi::OsString;
 use std::num::IntErrorKind;
+use std::num::ParseFloatError;
 use std::num::ParseIntError;
 use std::process;
 
@@ -12,6 +13,7 @@ use clap::error::ContextKind;
 use clap::error::ContextValue;
 use clap::error::ErrorKind;
 use control::Fault;
+use control::ParseError;
 
 use crate::EXIT_USAGE;
 use crate::arguments::Arguments;
@@ -75,13 +77,39 @@ fn help_of<W: AsRef<OsStr>>(words: &[W]) -> String {
     format!("see `{path} --help`")
 }
 
-/// Why a value is refused. The library's words about numbers do not say what is expected.
-fn reason_of(source: &(dyn std::error::Error + 'static)) -> String {
-    match source.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
-        Some(IntErrorKind::PosOverflow) => "a smaller number expected".to_owned(),
-        Some(_) => "a whole number expected".to_owned(),
-        None => source.to_string(),
+/// Why a value is refused, and what to write instead if that is known. The library's words about
+/// numbers say neither.
+fn reason_of(source: &(dyn std::error::Error + 'static), value: &str) -> (String, Option<String>) {
+    if let Some(ParseError { what, expected }) = source.downcast_ref() {
+        return (format!("is not {what}"), Some(format!("write {expected}")));
     }
+    match source.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow) => return ("is too large".to_owned(), None),
+        Some(_) => return ("is not a whole number".to_owned(), None),
+        None => {}
+    }
+    if source.is::<ParseFloatError>() {
+        return ("is not a number".to_owned(), None);
+    }
+    let text = source.to_string();
+    out_of_range(&text, value).unwrap_or((text, None))
+}
+
+/// What `0 is not in 1..=64` means.
+fn out_of_range(text: &str, value: &str) -> Option<(String, Option<String>)> {
+    let (low, high) = text.strip_prefix(value)?.strip_prefix(" is not in ")?.split_once("..")?;
+    let last = match high.strip_prefix('=') {
+        Some(last) => last.parse::<i128>().ok()?,
+        None => high.parse::<i128>().ok()? - 1,
+    };
+    let (first, value) = (low.parse::<i128>().ok()?, value.parse::<i128>().ok()?);
+    let problem = if value < first { "is too small" } else { "is too large" };
+    // Without an end, the library names the largest value of the type.
+    let has_end = ![u8::MAX.into(), u16::MAX.into(), u32::MAX.into(), i64::MAX.into(), u64::MAX.into()]
+        .into_iter()
+        .any(|largest: i128| (largest - 1..=largest).contains(&last));
+    let remedy = if has_end { format!("give {first} to {last}") } else { format!("give {first} or more") };
+    Some((problem.to_owned(), Some(remedy)))
 }
 
 /// The error in the form of all errors of Natrix, or the help if there is no command.
@@ -94,15 +122,20 @@ pub(crate) fn describe<W: AsRef<OsStr>>(error: &clap::Error, words: &[W]) -> Str
         .find_map(|kind| error.get(kind).and_then(likeliest))
         .map(|word| format!("did you mean `{word}`?"));
     let valid = context(ContextKind::ValidValue).map(|known| format!("use one of: {known}"));
-    let reason = std::error::Error::source(error).map(reason_of);
-    let remedy = suggestion.or(valid).unwrap_or_else(|| help_of(words));
+    let reason = std::error::Error::source(error).map(|source| reason_of(source, value.as_deref().unwrap_or_default()));
+    let (reason, instead) = reason.map_or((None, None), |(reason, instead)| (Some(reason), instead));
+    let remedy = suggestion.or(valid).or(instead).unwrap_or_else(|| help_of(words));
     let object = argument.unwrap_or_else(|| "command line".to_owned());
     let (object, problem, seen) = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             return usage_help(error);
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => match value {
-            Some(value) => (object, reason.unwrap_or_else(|| "not a valid value".to_owned()), Some(value)),
+            Some(value) => {
+                // Beside the value, its name is of no use.
+                let name = object.split_once(" <").map_or(object.as_str(), |(name, _)| name).to_owned();
+                (name, reason.unwrap_or_else(|| "is not a valid value".to_owned()), Some(value))
+            }
             None => (object, "needs a value".to_owned(), None),
         },
         ErrorKind::UnknownArgument => (object, "no such argument".to_owned(), None),
@@ -145,21 +178,15 @@ mod tests {
             ("check -c a -c b", "error: --config <FILE>: is given more than once; see `natrix check --help`"),
             ("check -c", "error: --config <FILE>: needs a value; see `natrix check --help`"),
             ("show status --jsn", "error: --jsn: no such argument; did you mean `--json`?"),
-            (
-                "show mappings --limit 0",
-                "error: --limit <N>: a number from 1 expected (0); see `natrix show mappings --help`",
-            ),
+            ("show mappings --limit 0", "error: --limit: is too small (0); give 1 or more"),
             (
                 "show interfaces --limit x",
-                "error: --limit <N>: a whole number expected (x); see `natrix show interfaces --help`",
+                "error: --limit: is not a whole number (x); see `natrix show interfaces --help`",
             ),
-            (
-                "show mappings --protocol gre",
-                "error: --protocol <PROTOCOL>: udp, tcp or icmp expected (gre); see `natrix show mappings --help`",
-            ),
+            ("show mappings --protocol gre", "error: --protocol: is not known (gre); write udp, tcp or icmp"),
             (
                 "show mappings --internal 10.0.0.256",
-                "error: --internal <ADDRESS[/LENGTH][:PORT]>: 10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 (--host for IPv6) expected (10.0.0.256); see `natrix show mappings --help`",
+                "error: --internal: is not an IPv4 address, prefix or port (10.0.0.256); write 10.0.0.2, 10.0.0.0/8, 10.0.0.2:4000 or :4000 (--host for IPv6)",
             ),
             (
                 "show mappings --all --limit 5",
@@ -167,27 +194,30 @@ mod tests {
             ),
             (
                 "bench engine --mode quick",
-                "error: --mode <MODE>: not a valid value (quick); use one of: established new mixed",
+                "error: --mode: is not a valid value (quick); use one of: established new mixed",
             ),
             (
                 "bench forward --driver net_ring,net_rings",
-                "error: --driver <DRIVER>: not a valid value (net_rings); did you mean `net_ring`?",
+                "error: --driver: is not a valid value (net_rings); did you mean `net_ring`?",
             ),
             (
                 "bench tables --structures btree",
-                "error: --structures <NAME[,NAME...]>: not a valid value (btree); did you mean `rbtree`?",
+                "error: --structures: is not a valid value (btree); did you mean `rbtree`?",
             ),
             (
                 "bench stalls --event dump,pool_fall",
-                "error: --event <EVENT>: not a valid value (pool_fall); did you mean `pool_full`?",
+                "error: --event: is not a valid value (pool_fall); did you mean `pool_full`?",
             ),
+            ("bench scaling --workers 1", "error: --workers: is too small (1); give 2 to 64"),
+            ("bench engine --sessions 0", "error: --sessions: is too small (0); give 1 or more"),
+            ("bench scaling --workers 65", "error: --workers: is too large (65); give 2 to 64"),
             (
-                "bench scaling --workers 1",
-                "error: --workers <W>: 1 is not in 2..=64 (1); see `natrix bench scaling --help`",
+                "find 1.2.3",
+                "error: <ADDRESS[:PORT]>: is not an address (1.2.3); write 203.0.113.10, 203.0.113.10:40001, 2001:db8::7, [2001:db8::7]:40001 or 2001:db8::/56",
             ),
             (
                 "why udp 10.0.0.1 1.1.1.1:53",
-                "error: <SRC:PORT>: an endpoint such as 10.0.0.2:4000 or [2001:db8::2]:4000 expected (10.0.0.1); see `natrix why --help`",
+                "error: <SRC:PORT>: is not an address with a port (10.0.0.1); write 10.0.0.2:4000 or [2001:db8::2]:4000",
             ),
         ] {
             let line: Vec<&str> = ["natrix"].into_iter().chain(words.split(' ')).collect();
@@ -206,7 +236,7 @@ mod tests {
         assert!(parsed("--undo --until quiet").is_err());
         for words in ["--wait 0 --until quiet", "--wait 2"] {
             let text = describe(&parsed(words).unwrap_err(), &["natrix", "drain"]);
-            assert!(text.contains("at least 3"), "{words}: {text}");
+            assert!(text.contains("give 3 or more"), "{words}: {text}");
         }
         for words in ["--until quiet", "--until empty"] {
             let text = describe(&parsed(words).unwrap_err(), &["natrix", "drain"]);

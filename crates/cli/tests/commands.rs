@@ -265,7 +265,7 @@ fn a_refused_request_shows_the_daemons_reason() {
 fn a_missing_daemon_is_named_with_its_socket() {
     let outcome = run_at(Path::new("/nonexistent/control.sock"), "show status");
     let expected = "/nonexistent/control.sock: cannot connect (No such file or directory (os error 2)); \
-                    is `natrix run` running, and may this user use the socket?";
+                    start `natrix run`, or run this as a member of the group natrix";
     assert_eq!(outcome.error.unwrap(), expected);
 }
 

@@ -30,7 +30,7 @@ const RECONNECTS_AFTER: Duration = SILENCE_MAX.saturating_sub(Duration::from_sec
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens, or this user may not connect.
-    #[error("{}: cannot connect ({source}); is `natrix run` running, and may this user use the socket?", path.display())]
+    #[error("{}: cannot connect ({source}); start `natrix run`, or run this as a member of the group natrix", path.display())]
     Connect {
         /// The socket.
         path: PathBuf,

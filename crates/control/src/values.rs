@@ -15,9 +15,11 @@ use serde::de::Error as _;
 
 /// A text that is not a value of its type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{expected} expected")]
+#[error("is not {what}; write {expected}")]
 pub struct ParseError {
-    /// The expected form, for the message.
+    /// What it is not: `an address`.
+    pub what: &'static str,
+    /// What to write instead: values, or their form.
     pub expected: &'static str,
 }
 
@@ -64,7 +66,7 @@ macro_rules! words {
             fn from_str(text: &str) -> Result<$name, ParseError> {
                 match text {
                     $( $word => Ok($name::$variant), )+
-                    _ => Err(ParseError { expected: $expected }),
+                    _ => Err(ParseError { what: "known", expected: $expected }),
                 }
             }
         }
@@ -199,7 +201,7 @@ impl FromStr for Prefix {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Prefix, ParseError> {
-        let wrong = ParseError { expected: "IPv4 prefix such as 10.0.0.0/8, or an address" };
+        let wrong = ParseError { what: "an IPv4 prefix", expected: "10.0.0.0/8 or 10.0.0.2" };
         if let Some(prefix) = unmapped(text) {
             return Ok(prefix);
         }
@@ -291,9 +293,9 @@ impl FromStr for Prefix6 {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<Prefix6, ParseError> {
-        let wrong = ParseError { expected: "IPv6 prefix such as 2001:db8::/56, or an address" };
+        let wrong = ParseError { what: "an IPv6 prefix", expected: "2001:db8::/56 or 2001:db8::7" };
         if unmapped(text).is_some() {
-            return Err(ParseError { expected: "IPv6 prefix or address, not an IPv4-mapped one: write it as IPv4" });
+            return Err(ParseError { what: "an IPv6 prefix, but an IPv4-mapped one", expected: "it as IPv4" });
         }
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, length.parse().map_err(|_| wrong.clone())?),
@@ -357,7 +359,7 @@ impl FromStr for FindAddress {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<FindAddress, ParseError> {
-        let wrong = ParseError { expected: "203.0.113.10, 2001:db8::7 or 2001:db8::/56" };
+        let wrong = ParseError { what: "an address", expected: "203.0.113.10, 2001:db8::7 or 2001:db8::/56" };
         if let Some(prefix) = unmapped(text).filter(|prefix| prefix.length == 32) {
             return Ok(FindAddress::Ipv4(prefix.address));
         }
@@ -444,7 +446,7 @@ impl FromStr for HexBytes {
     type Err = ParseError;
 
     fn from_str(text: &str) -> Result<HexBytes, ParseError> {
-        const WRONG: ParseError = ParseError { expected: "an even number of hexadecimal digits" };
+        const WRONG: ParseError = ParseError { what: "hexadecimal", expected: "an even number of hexadecimal digits" };
         let (pairs, rest) = text.as_bytes().as_chunks::<2>();
         if !rest.is_empty() {
             return Err(WRONG);
