@@ -245,7 +245,7 @@ def an_interrupted_run_keeps_what_it_has_and_removes_what_it_made(n):
         child.send_signal(signal.SIGINT)
         output = child.communicate(timeout=WAIT_SECONDS)[1]
         expect_equal(child.returncode, 1, "status")
-        expect("error: lab: interrupted (1 trials made)" in output, output)
+        expect("error: lab: interrupted (1 trial made)" in output, output)
         record = json.loads(file.read_text())
         expect_equal((record["interrupted"], len(record["trials"])), (True, 1), "interrupted, trials")
         expect_equal(namespaces(child.pid), [], "namespaces left")

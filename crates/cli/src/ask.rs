@@ -8,6 +8,7 @@ use control::Direction;
 use control::FindAnswer;
 use control::List;
 use control::Page;
+use control::Place;
 use control::Request;
 use control::WhyAnswer;
 
@@ -40,7 +41,7 @@ impl Row for FindAnswer {
         ("EXTERNAL", Left),
         ("IDLE", Right),
         ("ENDS IN", Right),
-        ("", Left),
+        ("ANSWER", Left),
     ];
 
     fn cells(&self) -> Vec<String> {
@@ -52,7 +53,10 @@ impl Row for FindAnswer {
         let holder = host.or_else(|| self.holder.map(|holder| holder.to_string()));
         vec![
             self.queried.clone(),
-            self.place.to_string(),
+            match self.place {
+                Place::Nowhere => "unknown".to_owned(),
+                place => place.to_string(),
+            },
             human::or_dash(holder.map(in_vrf)),
             human::or_dash(mapping.map(|mapping| mapping.protocol)),
             human::or_dash(mapping.map(|mapping| in_vrf(internal(mapping.internal, mapping.host.as_ref())))),
@@ -80,7 +84,7 @@ impl Row for AuditRecord {
 
     fn cells(&self) -> Vec<String> {
         vec![
-            self.time.clone(),
+            to_the_second(&self.time),
             self.who.clone(),
             self.from.clone(),
             self.action.clone(),
@@ -89,6 +93,11 @@ impl Row for AuditRecord {
             self.result.clone(),
         ]
     }
+}
+
+/// `2026-05-03T21:04:17Z` of a time with a fraction, which JSON has.
+fn to_the_second(time: &str) -> String {
+    time.split_once('.').map_or_else(|| time.to_owned(), |(seconds, _)| format!("{seconds}Z"))
 }
 
 /// Runs `audit`.

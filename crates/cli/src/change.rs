@@ -159,8 +159,9 @@ fn rules(rules: &PlanRules) -> Option<String> {
     if !compared {
         text += "; too many different conditions, so the counts do not include the effect of rules";
     } else if narrow > 0 {
+        let (matches, their) = if narrow == 1 { ("matches", "its") } else { ("match", "their") };
         text += &format!(
-            "; {narrow} of them match only some destinations or ports: the counts do not include their effect on new mappings there"
+            "; {narrow} of them {matches} only some destinations or ports: the counts do not include {their} effect on new mappings there"
         );
     }
     Some(text)
@@ -347,7 +348,9 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
         let command = reload_command(arguments.target.rollback, &plan.config);
         write_plain(out, &format!("nothing was changed; to make this change: {command}"))?;
     } else {
-        writeln!(out, "{} of these differences need a restart; a reload would be refused", plan.changes_restart)?;
+        let needs = if plan.changes_restart == 1 { "needs" } else { "need" };
+        let differences = human::counted(plan.changes_restart, "difference");
+        writeln!(out, "{differences} {needs} a restart; a reload would be refused")?;
     }
     Ok(())
 }
@@ -370,13 +373,13 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
     if let Some(reloaded) = answer.reloaded {
         writeln!(out)?;
         let text = format!(
-            "{} is in use: change {} since the start, {} changed, {} switched in {} us ({} us in total)",
+            "{} is in use: change {} since the start, {} changed, {} switched in {} ({} in total)",
             reloaded.config,
             reloaded.generation,
             human::counted(reloaded.addresses_changed, "external address"),
             human::counted(reloaded.workers, "worker"),
-            reloaded.adoption_us,
-            reloaded.took_us,
+            human::duration(reloaded.adoption_us),
+            human::duration(reloaded.took_us),
         );
         write_plain(out, &text)?;
         if let Some(why) = reloaded.not_saved {

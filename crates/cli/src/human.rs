@@ -1,27 +1,10 @@
 //! Formats numbers for display.
 
 pub(crate) use control::count_text as count;
-
-/// A count and a noun: `1 session`, `1,234 sessions`, `2 addresses`.
-pub(crate) fn counted(number: u64, what: &str) -> String {
-    let ending = if what.ends_with('s') { "es" } else { "s" };
-    format!("{} {what}{}", count(number), if number == 1 { "" } else { ending })
-}
-
-/// A length of time in two units at most: `250us`, `1.5s`, `4m58s`, `2h04m`, `3d04h`.
-pub(crate) fn duration(micros: u64) -> String {
-    let seconds = micros / 1_000_000;
-    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
-    match micros {
-        0 => "0s".to_owned(),
-        1..1_000 => format!("{micros}us"),
-        1_000..1_000_000 => format!("{}ms", micros / 1_000),
-        1_000_000..60_000_000 => format!("{seconds}.{}s", micros / 100_000 % 10),
-        _ if hours == 0 => format!("{minutes}m{:02}s", seconds % 60),
-        _ if days == 0 => format!("{hours}h{:02}m", minutes % 60),
-        _ => format!("{days}d{:02}h", hours % 24),
-    }
-}
+pub(crate) use control::counted;
+pub(crate) use control::duration_text as duration;
+pub(crate) use control::scaled_text as scaled;
+pub(crate) use control::with_unit;
 
 /// A time that may be unknown.
 pub(crate) fn duration_or_dash(micros: Option<u64>) -> String {
@@ -31,26 +14,6 @@ pub(crate) fn duration_or_dash(micros: Option<u64>) -> String {
 /// A value that may be absent.
 pub(crate) fn or_dash<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
-}
-
-/// Three digits and a decimal prefix: `612.3 M`, `81.2 k`, `950`.
-pub(crate) fn scaled(number: f64) -> String {
-    let number = if number.is_finite() { number.max(0.0) } else { 0.0 };
-    let (scale, prefix) = match number {
-        n if n >= 999_950_000_000.0 => (1e12, " T"),
-        n if n >= 999_950_000.0 => (1e9, " G"),
-        n if n >= 999_950.0 => (1e6, " M"),
-        n if n >= 9_999.5 => (1e3, " k"),
-        n => return format!("{n:.0}"),
-    };
-    format!("{:.1}{prefix}", number / scale)
-}
-
-/// A scaled number and its unit: `612.3 Mbit/s`, `950 bit/s`, `950/s`.
-pub(crate) fn with_unit(number: f64, unit: &str) -> String {
-    let number = scaled(number);
-    let joins = unit.starts_with('/') || number.contains(' ');
-    format!("{number}{}{unit}", if joins { "" } else { " " })
 }
 
 /// A part of a whole: `42.5 %`. Never rounds to 0 % or 100 %.
@@ -99,40 +62,6 @@ pub(crate) fn in_vrf<T: ToString>(vrf: &str, inside: T) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_show_two_units_at_most() {
-        let second = 1_000_000;
-        for (micros, text) in [
-            (0, "0s"),
-            (250, "250us"),
-            (999_999, "999ms"),
-            (1_500_000, "1.5s"),
-            (59_999_999, "59.9s"),
-            (298 * second, "4m58s"),
-            (3_599 * second, "59m59s"),
-            (7_440 * second, "2h04m"),
-            (93_784 * second, "1d02h"),
-        ] {
-            assert_eq!(duration(micros), text);
-        }
-    }
-
-    #[test]
-    fn scaled_numbers_never_show_a_thousand_of_a_unit() {
-        for (number, text) in [
-            (0.0, "0"),
-            (9_999.0, "9999"),
-            (81_234.0, "81.2 k"),
-            (999_949.0, "999.9 k"),
-            (999_999.0, "1.0 M"),
-            (612_345_678.0, "612.3 M"),
-            (40e9, "40.0 G"),
-            (f64::NAN, "0"),
-        ] {
-            assert_eq!(scaled(number), text);
-        }
-    }
 
     #[test]
     fn percentages_do_not_round_to_nothing_or_all() {

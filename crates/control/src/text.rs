@@ -1,5 +1,5 @@
 //! Text for people: what clients and configurations choose (which is refused, and how to print the
-//! rest), and counts.
+//! rest), and numbers.
 
 use std::borrow::Cow;
 
@@ -54,6 +54,47 @@ pub fn count_text(number: u64) -> String {
     text
 }
 
+/// A count and a noun: `1 session`, `1,234 sessions`, `2 addresses`.
+pub fn counted(number: u64, what: &str) -> String {
+    let ending = if what.ends_with('s') { "es" } else { "s" };
+    format!("{} {what}{}", count_text(number), if number == 1 { "" } else { ending })
+}
+
+/// A length of time in two units at most: `250us`, `1.5s`, `4m58s`, `2h04m`, `3d04h`.
+pub fn duration_text(micros: u64) -> String {
+    let seconds = micros / 1_000_000;
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    match micros {
+        0 => "0s".to_owned(),
+        1..1_000 => format!("{micros}us"),
+        1_000..1_000_000 => format!("{}ms", micros / 1_000),
+        1_000_000..60_000_000 => format!("{seconds}.{}s", micros / 100_000 % 10),
+        _ if hours == 0 => format!("{minutes}m{:02}s", seconds % 60),
+        _ if days == 0 => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
+/// Three digits and a decimal prefix: `612.3 M`, `81.2 k`, `950`.
+pub fn scaled_text(number: f64) -> String {
+    let number = if number.is_finite() { number.max(0.0) } else { 0.0 };
+    let (scale, prefix) = match number {
+        n if n >= 999_950_000_000.0 => (1e12, " T"),
+        n if n >= 999_950_000.0 => (1e9, " G"),
+        n if n >= 999_950.0 => (1e6, " M"),
+        n if n >= 9_999.5 => (1e3, " k"),
+        n => return format!("{n:.0}"),
+    };
+    format!("{:.1}{prefix}", number / scale)
+}
+
+/// A scaled number and its unit: `612.3 Mbit/s`, `950 bit/s`, `950/s`.
+pub fn with_unit(number: f64, unit: &str) -> String {
+    let number = scaled_text(number);
+    let joins = unit.starts_with('/') || number.contains(' ');
+    format!("{number}{}{unit}", if joins { "" } else { " " })
+}
+
 /// True for control characters, the ends of lines and paragraphs, and the marks that turn the
 /// direction of letters (Unicode Standard Annex #9 §2).
 fn is_unsafe(letter: char) -> bool {
@@ -64,6 +105,40 @@ fn is_unsafe(letter: char) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_show_two_units_at_most() {
+        let second = 1_000_000;
+        for (micros, text) in [
+            (0, "0s"),
+            (250, "250us"),
+            (999_999, "999ms"),
+            (1_500_000, "1.5s"),
+            (59_999_999, "59.9s"),
+            (298 * second, "4m58s"),
+            (3_599 * second, "59m59s"),
+            (7_440 * second, "2h04m"),
+            (93_784 * second, "1d02h"),
+        ] {
+            assert_eq!(duration_text(micros), text);
+        }
+    }
+
+    #[test]
+    fn scaled_numbers_never_show_a_thousand_of_a_unit() {
+        for (number, text) in [
+            (0.0, "0"),
+            (9_999.0, "9999"),
+            (81_234.0, "81.2 k"),
+            (999_949.0, "999.9 k"),
+            (999_999.0, "1.0 M"),
+            (612_345_678.0, "612.3 M"),
+            (40e9, "40.0 G"),
+            (f64::NAN, "0"),
+        ] {
+            assert_eq!(scaled_text(number), text);
+        }
+    }
 
     #[test]
     fn counts_have_a_separator_every_three_digits() {

@@ -447,7 +447,7 @@ impl Row for Rule {
         let external = self.external.as_ref().filter(|_| !self.target_hits.is_empty());
         if let Some(external) = external {
             let hits = self.target_hits.iter().map(|hits| human::count(*hits));
-            let targets = self.targets.iter().zip(hits).map(|(target, hits)| format!("{target} ({hits})"));
+            let targets = self.targets.iter().zip(hits).map(|(target, hits)| format!("{target} ({hits} hits)"));
             action = format!("{action} {external} to {}", targets.collect::<Vec<_>>().join(", "));
         } else if let Some((first, rest)) = self.targets.split_first() {
             // Of many targets the first two.
@@ -492,5 +492,21 @@ impl Row for Counter {
             self.kind.to_string(),
             self.description.clone(),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hits_of_targets_are_called_hits() {
+        let rule = r#"{"index":0,"place":"0","kind":"forward","action":"forward","direction":null,"pool":null,
+            "mapping":null,"vrf":null,"ip_protocol":6,"inside":"0.0.0.0/0","inside_ports":null,"outside":"0.0.0.0/0",
+            "outside_ports":null,"targets":["10.0.0.80:8080","10.0.0.81:8080"],"target_hits":[0,1200],
+            "external":"203.0.113.9:443","hits":1200}"#;
+        let rule: Rule = serde_json::from_str(rule).unwrap();
+        let action = &rule.cells()[2];
+        assert_eq!(action, "forward 203.0.113.9:443 to 10.0.0.80:8080 (0 hits), 10.0.0.81:8080 (1,200 hits)");
     }
 }

@@ -53,13 +53,13 @@ fn print(status: &Status, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)?;
 
     let mut traffic = Table::new(&[("TRAFFIC", Left), ("PER SECOND", Right), ("SINCE START", Right)]);
-    let bits = human::with_unit(status.bits_per_second as f64, "bit");
+    let bits = human::with_unit(status.bits_per_second as f64, "bit/s");
     let rate = human::count;
     for (name, per_second, total) in [
         ("packets received", String::new(), human::count(status.packets_received)),
         ("packets forwarded", rate(status.packets_per_second), human::count(status.packets_forwarded)),
         ("packets dropped", rate(status.drops_per_second), human::count(status.packets_dropped)),
-        ("bytes forwarded", bits, human::count(status.bytes_forwarded)),
+        ("traffic forwarded", bits, human::with_unit(status.bytes_forwarded as f64, "B")),
         ("mappings created", rate(status.mappings_created_per_second), human::count(status.mappings_created)),
         ("sessions created", String::new(), human::count(status.sessions_created)),
     ] {

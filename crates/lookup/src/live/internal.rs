@@ -105,10 +105,11 @@ impl Search<'_> {
             if subscriber.refused_only {
                 continue;
             }
-            let (address, mappings) = (self.asked.address, subscriber.mappings.total());
+            let address = self.asked.address;
+            let mappings = control::counted(subscriber.mappings.total(), "mapping");
             let detail = match subscriber.external_address {
-                Some(external) => format!("{address} is paired with {external} and has {mappings} mappings"),
-                None => format!("{address} has {mappings} mappings"),
+                Some(external) => format!("{address} is paired with {external} and has {mappings}"),
+                None => format!("{address} has {mappings}"),
             };
             answers.push(FindAnswer {
                 holder: Some(address),

@@ -336,11 +336,12 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
 
 /// An error if a signal ended the test early.
 pub(super) fn not_interrupted(record: &Record) -> Result<(), Failure> {
-    let made = record.trials.len();
+    let made = match record.trials.len() {
+        1 => "1 trial".to_owned(),
+        count => format!("{count} trials"),
+    };
     match record.interrupted {
-        true => {
-            Err(fault(format!("lab: interrupted ({made} trials made); the result has what was measured until then")))
-        }
+        true => Err(fault(format!("lab: interrupted ({made} made); the result has what was measured until then"))),
         false => Ok(()),
     }
 }
