@@ -682,15 +682,18 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         adoption_us,
         not_saved,
     };
-    let differences = match reloaded.changes {
-        0 => "no changes".to_owned(),
-        1 => "1 difference".to_owned(),
-        count => format!("{count} differences"),
-    };
-    live.log.info(&format_args!(
-        "configuration {}: in use (change {}, {differences}, {} us)",
-        reloaded.config, reloaded.generation, reloaded.took_us
-    ));
+    match reloaded.changes {
+        0 => {
+            live.log.info(&format_args!("configuration {}: matches the running one; nothing changed", reloaded.config))
+        }
+        count => live.log.info(&format_args!(
+            "configuration {}: in use (change {}, {}, {})",
+            reloaded.config,
+            reloaded.generation,
+            control::counted(count, "difference"),
+            control::duration_text(reloaded.took_us)
+        )),
+    }
     if let Some(why) = &reloaded.not_saved {
         live.log.error(&format_args!(
             "configuration {}: in use, but not in the file ({why}); write it to the file before the next restart",

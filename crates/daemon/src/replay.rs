@@ -15,6 +15,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use config::Config;
+use control::count_text;
+use control::counted;
 use export::HostNames;
 use export::Names;
 use export::write_line;
@@ -158,29 +160,39 @@ impl fmt::Display for Summary {
         writeln!(
             f,
             "frames in         {} from inside, {} from outside",
-            self.frames_in.inside, self.frames_in.outside
+            count_text(self.frames_in.inside),
+            count_text(self.frames_in.outside)
         )?;
-        writeln!(f, "frames out        {} to inside, {} to outside", self.frames_out.inside, self.frames_out.outside)?;
+        writeln!(
+            f,
+            "frames out        {} to inside, {} to outside",
+            count_text(self.frames_out.inside),
+            count_text(self.frames_out.outside)
+        )?;
         writeln!(
             f,
             "packets           {} forwarded, {} local, {} dropped",
-            self.packets_forwarded, self.packets_local, self.packets_dropped
+            count_text(self.packets_forwarded),
+            count_text(self.packets_local),
+            count_text(self.packets_dropped)
         )?;
         let mut created = String::new();
         for (protocol, count) in &self.mappings_created {
             let separator = if created.is_empty() { "" } else { ", " };
-            write!(created, "{separator}{count} {protocol}")?;
+            write!(created, "{separator}{} {protocol}", count_text(*count))?;
         }
         writeln!(f, "mappings created  {created}")?;
-        writeln!(f, "sessions created  {}", self.sessions_created)?;
+        writeln!(f, "sessions created  {}", count_text(self.sessions_created))?;
         writeln!(
             f,
-            "at the end        {} mappings, {} sessions, {} subscribers",
-            self.mappings, self.sessions, self.subscribers
+            "at the end        {}, {}, {}",
+            counted(self.mappings, "mapping"),
+            counted(self.sessions, "session"),
+            counted(self.subscribers, "subscriber")
         )?;
         writeln!(f, "verdicts")?;
         for (verdict, count) in &self.verdicts {
-            writeln!(f, "  {count:>10}  {verdict}")?;
+            writeln!(f, "  {:>10}  {verdict}", count_text(*count))?;
         }
         Ok(())
     }

@@ -12,6 +12,9 @@ use std::sync::Arc;
 use config::Config;
 use control::RunState;
 use control::UserWithoutGroup;
+use control::count_text;
+use control::counted;
+use control::duration_text;
 use export::Exporter;
 use nat::BuildError;
 use nat::Shared;
@@ -269,7 +272,7 @@ impl Running {
         let last = fleet.stop();
         ticker.end(&last);
         drop((server, grants, kernel));
-        log.info(&format_args!("stopped after {} s: {}", instance.clock.uptime_us() / 1_000_000, summary(&last)));
+        log.info(&format_args!("stopped after {}: {}", duration_text(instance.clock.uptime_us()), summary(&last)));
         if let Some(exporter) = exporter {
             let handle = exporter.handle();
             if !exporter.stop() {
@@ -403,12 +406,14 @@ pub fn summary(last: &[Snapshot]) -> String {
     let received: u64 = last.iter().map(|one| one.counters.received).sum();
     let (forwarded, local, dropped): (u64, u64, u64) =
         (of_kind(VerdictKind::Forwarded), of_kind(VerdictKind::Local), of_kind(VerdictKind::Dropped));
-    let mut text = format!("{received} packets received, {forwarded} forwarded, {local} local, {dropped} dropped");
+    let [forwarded, local, dropped] = [forwarded, local, dropped].map(count_text);
+    let received = counted(received, "packet");
+    let mut text = format!("{received} received, {forwarded} forwarded, {local} local, {dropped} dropped");
     let mut separator = ": ";
     for verdict in Verdict::ALL.iter().filter(|verdict| verdict.kind() == VerdictKind::Dropped) {
         if of(*verdict) > 0 {
             // Writing to a String does not fail.
-            let _ = write!(text, "{separator}{} {}", verdict.name(), of(*verdict));
+            let _ = write!(text, "{separator}{} {}", verdict.name(), count_text(of(*verdict)));
             separator = ", ";
         }
     }

@@ -622,6 +622,7 @@ fn change_subject(what: &str, replies: &[Reply]) -> String {
     let mut parts: Vec<String> = Vec::new();
     parts.extend((!what.is_empty()).then(|| what.to_owned()));
     parts.extend(replies.iter().find_map(|reply| match reply {
+        Reply::Reloaded(done) if done.changes == 0 => Some(format!("change {} (no differences)", done.generation)),
         Reply::Reloaded(done) => Some(format!("change {}", done.generation)),
         _ => None,
     }));

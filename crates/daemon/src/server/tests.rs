@@ -508,6 +508,20 @@ fn large_counts_in_steps_have_separators() {
 }
 
 #[test]
+fn steps_of_icmp_name_identifiers_and_times_are_short() {
+    let (source, destination) = (Endpoint::new(*subscriber(2).ip(), 2), Endpoint::new(POOL_OFF_LINK, 0));
+    let mapping = view::Step::MappingWouldBeCreated { ports_free: 65_535 };
+    let found = view::Step::SessionFound { state: None, expires_in: nat::Duration::from_micros(298_500_000) };
+    let shared = nat::Shared::new(settings(), 1).expect("memory");
+    for (protocol, expected) in [(1, "a random identifier of 65,535"), (17, "a random port of 65,535")] {
+        let parsed = view::Step::Parsed { protocol, source, destination };
+        let texts = super::why::steps_of(&shared, &[parsed, mapping, found]);
+        assert!(texts[1].detail.starts_with(expected), "{:?}", texts[1]);
+        assert_eq!(texts[2].detail, "expires in 4m58s");
+    }
+}
+
+#[test]
 fn why_asks_about_the_vrf_that_is_named() {
     let in_blue = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 78), 9_443);
     let mut settings = settings();
@@ -1047,6 +1061,18 @@ fn the_record_of_a_change_names_subscribers_prefixes() {
     let wanted = "a text: timeouts.icmp, filter, pool \"one\", pool \"a\".addresses: filter: none -> 1 filter; \
                   first difference at filter[0]; added: 100.64.0.7/32: pool \"one\": none -> 1 address for 100.64.0.9/32";
     assert_eq!(change_subject("a text", &replies), wanted);
+
+    let same = control::Reloaded {
+        config: "natrix.toml".to_owned(),
+        generation: 3,
+        changes: 0,
+        addresses_changed: 0,
+        workers: 2,
+        took_us: 9,
+        adoption_us: 1,
+        not_saved: None,
+    };
+    assert_eq!(change_subject("natrix.toml", &[same.into()]), "natrix.toml: change 3 (no differences)");
 }
 
 #[test]

@@ -15,6 +15,8 @@ use control::TcpSegment;
 use control::Why;
 use control::WhyAnswer;
 use control::count_text;
+use control::counted;
+use control::duration_text;
 use lookup::convert::engine_protocol;
 use lookup::convert::own_address6;
 use lookup::convert::own_interface;
@@ -180,6 +182,12 @@ fn mtu_text(settings: &Settings, towards: Facing, next_hop: Ipv4Addr, mtu: u16) 
 struct Names<'a>(&'a [view::Step]);
 
 impl Names<'_> {
+    /// Whether the packet is an ICMP query or an answer to one.
+    fn is_about_icmp(self) -> bool {
+        let is_icmp = |step: &view::Step| matches!(step, view::Step::Parsed { protocol, .. } if Protocol::from_number(*protocol) == Some(Protocol::Icmp));
+        self.0.iter().any(is_icmp)
+    }
+
     fn hosts(self) -> impl Iterator<Item = (Ipv4Addr, HostView, HostRole)> {
         self.0.iter().filter_map(|step| match *step {
             view::Step::Host { number, host, role } => Some((number, host, role)),
@@ -431,9 +439,16 @@ pub(crate) fn steps_of(shared: &Shared, steps: &[view::Step]) -> Vec<Step> {
     steps.iter().map(|step| step_of(shared, Names(steps), *step)).collect()
 }
 
+/// The time until something ends.
+fn left(time: nat::Duration) -> String {
+    duration_text(time.as_micros())
+}
+
 /// One step as text.
 fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
     let settings = shared.settings();
+    // ICMP queries have identifiers in place of ports.
+    let port = if names.is_about_icmp() { "identifier" } else { "port" };
     let (name, decision, detail) = match step {
         view::Step::Host { host, role, .. } => {
             let host = convert::host(&host);
@@ -522,12 +537,12 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
         },
         view::Step::Guaranteed { ports, missing: 0 } => (
             "limits",
-            format!("{} ports guaranteed", count_text(ports.into())),
-            "reserved_ports of its class, including ports in use".to_owned(),
+            format!("{} guaranteed", counted(ports.into(), port)),
+            "reserved_ports of its class, including those in use".to_owned(),
         ),
         view::Step::Guaranteed { ports, missing } => (
             "limits",
-            format!("{} of {} guaranteed ports", count_text(ports.into()), count_text((ports + missing).into())),
+            format!("{} of {} guaranteed {port}s", count_text(ports.into()), count_text((ports + missing).into())),
             format!(
                 "{} are in use by other subscribers; they will be reserved as they become free",
                 count_text(missing.into())
@@ -536,7 +551,7 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
         view::Step::SliceInBlocks { first, last, leased, ports } => (
             "port",
             format!(
-                "slice {first}-{last}: {} of {} ports are in port blocks of other subscribers",
+                "slice {first}-{last}: {} of {} {port}s are in port blocks of other subscribers",
                 count_text(leased.into()),
                 count_text(ports.into())
             ),
@@ -550,22 +565,22 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
         view::Step::MappingFound { internal, external, expires_in, origin } => {
             let asked = origin.map_or_else(String::new, |origin| format!("asked for by {}, ", origin.name()));
             let internal = names.endpoint(internal);
-            ("lookup", format!("mapping {internal} = {external}"), format!("{asked}expires in {expires_in}"))
+            ("lookup", format!("mapping {internal} = {external}"), format!("{asked}expires in {}", left(expires_in)))
         }
         view::Step::MappingWouldBeCreated { ports_free } => (
             "port",
             "a mapping would be created".to_owned(),
-            format!("a random port of {} free ones (RFC 6056)", count_text(ports_free)),
+            format!("a random {port} of {} free ones (RFC 6056)", count_text(ports_free)),
         ),
         view::Step::FlowFound { internal, external, remote, expires_in } => (
             "lookup",
             format!("flow {} = {external} to {remote}", names.endpoint(internal)),
-            format!("the external endpoint is shared; expires in {expires_in}"),
+            format!("the external endpoint is shared; expires in {}", left(expires_in)),
         ),
         view::Step::FlowWouldBeCreated { remote } => (
             "port",
             format!("a flow to {remote} would be created"),
-            "with an external port that no other flow uses towards it".to_owned(),
+            format!("with an external {port} that no other flow uses towards it"),
         ),
         view::Step::StaticMapping { host, port, external, one_to_one } => (
             "static",
@@ -588,17 +603,18 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
         ),
         view::Step::NoSharedPort { remote, at_quota } => (
             "port",
-            format!("no port to share towards {remote}"),
+            format!("no {port} to share towards {remote}"),
             match at_quota {
-                true => "the subscriber has reached its limit of ports, and each shared port has a flow to this remote",
-                false => "no port is free, and each shared port has a flow to this remote",
-            }
-            .to_owned(),
+                true => format!(
+                    "the subscriber has reached its limit of ports, and each shared {port} has a flow to this remote"
+                ),
+                false => format!("no {port} is free, and each shared {port} has a flow to this remote"),
+            },
         ),
         view::Step::PortAwaited(external) => (
             "static",
             format!("waiting for {external}"),
-            "its static port is still in use by another subscriber, or held down (reuse_delay)".to_owned(),
+            format!("its static {port} is still in use by another subscriber, or held down (reuse_delay)"),
         ),
         view::Step::NoMapping => ("lookup", "no mapping".to_owned(), "this packet cannot create one".to_owned()),
         view::Step::FilterAsked { filtering, allowed } => {
@@ -613,13 +629,13 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
             "grant",
             format!("{} {} {}", origin.name(), kind.name(), if allowed { "allows it" } else { "refuses it" }),
             match allowed {
-                true => format!("granted by {} for another {expires_in}", origin.name()),
+                true => format!("granted by {} for another {}", origin.name(), left(expires_in)),
                 false => "its filters name other remote endpoints, or its port is held down".to_owned(),
             },
         ),
         view::Step::SessionFound { state, expires_in } => {
             let state = state.map_or("active", TcpState::name);
-            ("session", format!("session {state}"), format!("expires in {expires_in}"))
+            ("session", format!("session {state}"), format!("expires in {}", left(expires_in)))
         }
         view::Step::SessionWouldBeCreated => {
             ("session", "a session would be created".to_owned(), "first packet with this remote endpoint".to_owned())
