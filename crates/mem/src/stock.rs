@@ -223,21 +223,26 @@ impl Plan {
             remedy = format!("{remedy}; or with pages of 1 GiB, faster still: {large} && {small}");
         }
         Some(format!(
-            "hugepages: {missed_bytes} bytes of tables and buffers lie on ordinary pages, {}, which costs speed \
-             ({} pages of 2 MiB were free, {} are needed); before the next start: {remedy}",
-            transparent_text(missed_bytes),
+            "hugepages: {} of tables and buffers use ordinary pages, which costs speed: {} of the {} hugepages needed \
+             were free. {}. Before the next start: {remedy}",
+            mib_text(missed_bytes),
             huge_2m.free,
             self.pages_2m,
+            transparent_text(missed_bytes),
         ))
     }
 }
 
 fn transparent_text(missed_bytes: u64) -> String {
     match available::transparent_bytes() {
-        Some(0) => "none of them made transparent hugepages by the kernel".to_owned(),
-        Some(bytes) => format!("{} of them made transparent hugepages by the kernel", bytes.min(missed_bytes)),
-        None => "the kernel does not report how many are transparent hugepages".to_owned(),
+        Some(0) => "None of them became transparent hugepages".to_owned(),
+        Some(bytes) => format!("{} of them became transparent hugepages", mib_text(bytes.min(missed_bytes))),
+        None => "The kernel does not report how many became transparent hugepages".to_owned(),
     }
+}
+
+fn mib_text(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
 /// Memory is short for all tables together. Nothing has been taken.

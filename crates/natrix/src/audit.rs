@@ -32,13 +32,18 @@ pub(crate) fn run(
     let socket = arguments.output.socket.path();
     let path = file_of(arguments.config.as_deref(), socket)?;
     File::open(&path).map_err(|error| {
-        let (problem, remedy) = match error.kind() {
+        let object = format!("{} {}", control::AUDIT_LOG, path.display());
+        let nobody = format!("no instance listens at {}", socket.display());
+        CliError::from(match error.kind() {
             io::ErrorKind::NotFound => {
-                ("has no instance, and its file is not there", "name the configuration of the instance: --config FILE")
+                let remedy = "name the configuration of the instance with --config FILE";
+                Fault::new(object, format!("does not exist, and {nobody}"), remedy)
             }
-            _ => ("has no instance, and its file cannot be read", "read it as root, or as the user of the service"),
-        };
-        CliError::from(Fault::new(control::AUDIT_LOG, problem, remedy).seen(format!("{}: {error}", path.display())))
+            _ => {
+                let remedy = "read it as root, or as the user of the service";
+                Fault::new(object, format!("cannot be read, and {nobody}"), remedy).seen(error.to_string())
+            }
+        })
     })?;
     // A failure to write notes has no reader to report to.
     let _ = writeln!(notes, "note: no instance runs at {}; read {}", socket.display(), path.display());

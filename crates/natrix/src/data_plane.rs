@@ -92,6 +92,7 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
         }
     }
     if !arguments.json {
+        let counted = |number: usize, what| control::counted(number as u64, what);
         writeln!(
             out,
             "{}: valid; {} on {}, {} with {}, {}, {} MiB of memory",
@@ -108,12 +109,6 @@ pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failur
         }
     }
     Ok(())
-}
-
-/// `1 pool`, `2 addresses`.
-fn counted(number: usize, what: &str) -> String {
-    let ending = if what.ends_with('s') { "es" } else { "s" };
-    format!("{number} {what}{}", if number == 1 { "" } else { ending })
 }
 
 /// `natrix find --config`: answers from the file alone, which may be for another machine.

@@ -16,6 +16,7 @@ use cli::Table;
 use config::Config;
 use config::DriverKind;
 use config::Hugepages;
+use control::count_text;
 use daemon::http_group;
 use daemon::kernel::setup::NeighbourTable;
 use daemon::kernel::setup::neighbour_tables;
@@ -45,6 +46,8 @@ const XDP: &str = "net_af_xdp";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
     Ok,
+    /// Nothing is wrong, but it may not be intended.
+    Note,
     Warning,
     Error,
 }
@@ -53,6 +56,7 @@ impl Level {
     fn name(self) -> &'static str {
         match self {
             Level::Ok => "ok",
+            Level::Note => "note",
             Level::Warning => "warning",
             Level::Error => "error",
         }
@@ -241,7 +245,8 @@ fn locked(files: &Files) -> Finding {
         return ok("locked memory", limit);
     }
     let remedy = "ulimit -l unlimited (natrix.service has LimitMEMLOCK=infinity)";
-    finding("locked memory", Level::Warning, format!("{limit} bytes"), remedy)
+    let seen = limit.parse().map_or_else(|_| limit.to_owned(), |bytes: u64| format!("{} KiB", count_text(bytes >> 10)));
+    finding("locked memory", Level::Warning, seen, remedy)
 }
 
 /// Ports of the configuration; without one, whether PCI devices could be used at all.
@@ -502,7 +507,7 @@ fn event_log(config: &Config) -> Finding {
     let check = "event log";
     let store = config.event_log.as_ref().map(|log| log.store.as_ref().map(|store| store.path.display().to_string()));
     match store {
-        None => ok(check, format!("{}; set [log.store] path to record it", config::NO_LOG)),
+        None => finding(check, Level::Note, "none: holders cannot be found later", "set [log.store] path"),
         Some(None) => ok(check, "lines of JSON, without a store"),
         Some(Some(path)) => ok(check, format!("store {path}")),
     }
@@ -620,9 +625,8 @@ mod tests {
     #[test]
     fn a_configuration_without_a_log_is_no_fault_but_is_noticed() {
         let one = event_log(&config("2, 3"));
-        assert_eq!((one.level, one.remedy.as_str()), (Level::Ok, ""));
-        assert!(one.seen.starts_with(config::NO_LOG) && one.seen.contains("[log.store]"), "{one:?}");
-        assert_eq!(one.cells()[3], "-");
+        assert_eq!((one.level, one.remedy.as_str()), (Level::Note, "set [log.store] path"));
+        assert_eq!(one.seen, "none: holders cannot be found later");
     }
 
     fn of<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {

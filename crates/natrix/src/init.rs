@@ -174,7 +174,9 @@ fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker
     };
     for (flag, name) in [("--inside", &inside), ("--outside", &outside)] {
         if !machine::is_pci(name) && !devices.iter().any(|device| device.name == *name) {
-            let fault = Fault::new(flag, "no such interface", format!("use a PCI address, or one of: {known}"));
+            let is_there = !name.contains('/') && files.exists(&format!("sys/class/net/{name}"));
+            let problem = if is_there { "cannot be used" } else { "no such interface" };
+            let fault = Fault::new(flag, problem, format!("use a PCI address, or one of: {known}"));
             return Err(CliError::from(fault.seen(name.as_str())).into());
         }
     }
@@ -360,7 +362,8 @@ fn about_memory(answers: &Answers, needed: u64) -> String {
     let FreeHugepages { small, large, small_in_use } = answers.memory.hugepages;
     let mib = needed.div_ceil(1 << 20);
     let seen = format!("{small} hugepages of 2 MiB and {large} of 1 GiB are free");
-    let does = format!("memory: {seen}; tables for {} mappings, with packet buffers {mib} MiB,", answers.mappings);
+    let mappings = control::count_text(answers.mappings.into());
+    let does = format!("memory: {seen}; tables for {mappings} mappings, with packet buffers {mib} MiB,");
     if needed <= answers.memory.hugepages.bytes() {
         return format!("{does} lie on them");
     }
@@ -401,6 +404,7 @@ mod tests {
             ("proc/net/route", ROUTE),
             ("sys/devices/system/cpu/online", "0-5"),
             ("proc/meminfo", "MemAvailable: 1000000 kB"),
+            ("sys/class/net/lo/mtu", "65536"),
         ];
         let tree = Tree::new(&format!("init{}{}", words.len(), typed.len()), &files);
         let (mut input, mut out) = (typed.as_bytes(), Vec::new());
@@ -507,6 +511,7 @@ mod tests {
         for (words, wanted) in [
             (&["--inside=eth0", "--outside=eth1"][..], "--pool: is missing"),
             (&["--inside=eth9", "--outside=eth1", "--pool=203.0.113.1"], "--inside: no such interface (eth9)"),
+            (&["--inside=lo", "--outside=eth1", "--pool=203.0.113.1"], "--inside: cannot be used (lo)"),
             (&["--inside=0000:3b:00.0", "--outside=eth1", "--pool=203.0.113.1"], "--inside-address: the kernel has no"),
             (&["--inside=eth1", "--outside=eth0", "--pool=203.0.113.1"], "--gateway: the kernel has no default route"),
         ] {

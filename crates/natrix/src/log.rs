@@ -31,7 +31,10 @@ use cli::LogVerify;
 use control::Fault;
 use control::LogSink;
 use control::STARTED;
+use control::count_text;
+use control::counted;
 use control::escaped;
+use control::with_unit;
 use export::sink::IpfixFile;
 use export::store::Edition;
 use export::store::Found;
@@ -130,9 +133,17 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
     }
     let (first, last) = (stat.first_us.map(utc_text), stat.last_us.map(utc_text));
     let Stat { records, in_journal, mappings, leases, segments, bytes, gaps, lost, cuts, .. } = stat;
-    writeln!(out, "{records} records: {mappings} mappings, {leases} leases; {segments} segments, {bytes} bytes")?;
+    let size = with_unit(*bytes as f64, "B");
+    writeln!(
+        out,
+        "{}: {}, {}; {}, {size}",
+        counted(*records, "record"),
+        counted(*mappings, "mapping"),
+        counted(*leases, "lease"),
+        counted(*segments, "segment")
+    )?;
     if *in_journal > 0 {
-        writeln!(out, "  {in_journal} of the records are in the journal, and not in a segment yet")?;
+        writeln!(out, "  {} of the records are in the journal, and not in a segment yet", count_text(*in_journal))?;
     }
     // The fixed parts of small segments would be most of it.
     if let Some(bytes) = stat.bytes_per_mapping.filter(|_| *mappings >= MAPPINGS_LEAST) {
@@ -145,15 +156,15 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
         writeln!(out, "  from {first} to {last}")?;
     }
     match stat.bytes_per_day {
-        Some(bytes) => writeln!(out, "  a day takes {:.1} MB", bytes / 1e6)?,
+        Some(bytes) => writeln!(out, "  a day takes {}", with_unit(bytes, "B"))?,
         None => writeln!(out, "  what a day takes is known with the first segment (log.store.segment_interval)")?,
     }
     if let Some(days) = stat.days_left {
-        let free = stat.bytes_free as f64 / 1e9;
-        writeln!(out, "  {free:.1} GB are free: {days:.1} days, if nothing is deleted")?;
+        let free = with_unit(stat.bytes_free as f64, "B");
+        writeln!(out, "  {free} are free: {days:.1} days, if nothing is deleted")?;
     }
     let meaning = if *gaps > 0 { ": `natrix log verify` names them" } else { "" };
-    writeln!(out, "  {gaps} gaps, {lost} records lost{meaning}")?;
+    writeln!(out, "  {}, {} lost{meaning}", counted(*gaps, "gap"), counted(*lost, "record"))?;
     if *cuts > 0 {
         writeln!(out, "  {cuts} times a start found the log damaged or cut: `natrix log verify` says where")?;
     }
@@ -161,7 +172,8 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
     for LogSink { name, lag_us, records_lost, connected, .. } in sinks {
         let state = if *connected { "" } else { ", not connected" };
         let behind = *lag_us as f64 / 1e6;
-        writeln!(out, "  sink {name}: {behind:.1} s behind, {records_lost} records lost{state}")?;
+        let lost = counted(*records_lost, "record");
+        writeln!(out, "  sink {name}: {behind:.1} s behind, {lost} lost{state}")?;
     }
     Ok(())
 }
@@ -209,9 +221,9 @@ fn meaning_of(gaps: &[GapFound]) -> String {
 fn print_gaps(gaps: &[GapFound], out: &mut dyn Write) -> io::Result<()> {
     for gap in gaps.iter().take(GAPS_SHOWN) {
         let GapFound { worker, first, last, from_us, until_us, .. } = gap;
-        let (from, to, records) = (utc_text(*from_us), utc_text(*until_us), gap.records());
+        let (from, to, records) = (utc_text(*from_us), utc_text(*until_us), counted(gap.records(), "record"));
         let cause = if gap.limits_answers() { "" } else { ", no allocation among them" };
-        writeln!(out, "    {from} to {to}: worker {worker}, numbers {first}-{last}, {records} records{cause}")?;
+        writeln!(out, "    {from} to {to}: worker {worker}, numbers {first}-{last}, {records}{cause}")?;
     }
     match gaps.len().saturating_sub(GAPS_SHOWN) {
         0 => Ok(()),
@@ -324,23 +336,31 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
         verified.faults.iter().try_for_each(|fault| writeln!(out, "{fault}"))?;
         writeln!(
             out,
-            "{} faults: {} entries, {} segments, {} frames of the journal, {} bytes",
-            verified.faults.len(),
-            verified.entries,
-            verified.segments,
-            verified.frames,
-            verified.bytes
+            "{}: {} {}, {}, {} of the journal, {}",
+            counted(verified.faults.len() as u64, "fault"),
+            count_text(verified.entries),
+            if verified.entries == 1 { "entry" } else { "entries" },
+            counted(verified.segments, "segment"),
+            counted(verified.frames, "frame"),
+            with_unit(verified.bytes as f64, "B")
         )?;
         if let Some(deleted) = deleted_last(&verified) {
-            writeln!(out, "  {} segments were deleted by retention, the last at {deleted}", verified.deleted)?;
+            let segments = counted(verified.deleted, "segment");
+            writeln!(out, "  deleted by retention: {segments}, the last at {deleted}")?;
         }
         // Without a fault, they are easily taken for nothing.
         let meaning = meaning_of(&verified.gaps_found);
-        writeln!(out, "  {} recorded gaps, {} records lost in them{meaning}", verified.gaps, verified.lost)?;
+        let (gaps, lost) = (counted(verified.gaps, "recorded gap"), counted(verified.lost, "record"));
+        writeln!(out, "  {gaps}, {lost} lost in them{meaning}")?;
         print_gaps(&verified.gaps_found, out)?;
         if verified.cuts > 0 {
             let what = "times a start found the log damaged or cut";
-            writeln!(out, "  {} {what}; {} bytes of journals could not be read", verified.cuts, verified.cut_bytes)?;
+            writeln!(
+                out,
+                "  {} {what}; {} of journals could not be read",
+                verified.cuts,
+                with_unit(verified.cut_bytes as f64, "B")
+            )?;
         }
         print_lost_ends(verified.lost_ends, out)?;
     }
@@ -628,8 +648,8 @@ fn generate(arguments: &LogGenerate, out: &mut dyn Write) -> Result<(), Failure>
     });
     let dir = part.as_deref().unwrap_or(&arguments.dir);
     if dir.join("catalogue").exists() {
-        let fault = Fault::new("--dir", "a store that is not whole is there", "remove it");
-        return Err(CliError::from(fault.seen(dir.display().to_string())).into());
+        let fault = Fault::new(dir.display().to_string(), "is an incomplete store of an earlier run", "remove it");
+        return Err(CliError::from(fault).into());
     }
     let mut writer = StoreWriter::open(dir, options, Generator::begin())?;
     let mut events = Vec::new();
@@ -658,8 +678,8 @@ fn generate(arguments: &LogGenerate, out: &mut dyn Write) -> Result<(), Failure>
 
 fn size(arguments: &LogSize, out: &mut dyn Write) -> io::Result<()> {
     let (each, bytes_each, what) = match arguments.allocation {
-        LogAllocation::Ports => (arguments.per_day.unwrap_or(MAPPINGS_PER_DAY), BYTES_PER_MAPPING, "mappings"),
-        LogAllocation::Blocks => (arguments.per_day.unwrap_or(LEASES_PER_DAY), BYTES_PER_LEASE, "leases"),
+        LogAllocation::Ports => (arguments.per_day.unwrap_or(MAPPINGS_PER_DAY), BYTES_PER_MAPPING, "mapping"),
+        LogAllocation::Blocks => (arguments.per_day.unwrap_or(LEASES_PER_DAY), BYTES_PER_LEASE, "lease"),
     };
     let bytes_per_day = arguments.subscribers as f64 * each as f64 * bytes_each;
     let bytes_per_year = bytes_per_day * 365.0;
@@ -670,6 +690,7 @@ fn size(arguments: &LogSize, out: &mut dyn Write) -> io::Result<()> {
         });
         return writeln!(out, "{object}");
     }
-    writeln!(out, "{} subscribers with {each} {what} a day, {bytes_each} bytes each:", arguments.subscribers)?;
-    writeln!(out, "  {:.3} GB a day, {:.1} GB a year", bytes_per_day / 1e9, bytes_per_year / 1e9)
+    let (subscribers, each) = (counted(arguments.subscribers, "subscriber"), counted(each, what));
+    writeln!(out, "{subscribers} with {each} a day, {bytes_each} bytes each:")?;
+    writeln!(out, "  {} a day, {} a year", with_unit(bytes_per_day, "B"), with_unit(bytes_per_year, "B"))
 }

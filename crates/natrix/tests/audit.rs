@@ -51,7 +51,8 @@ fn without_an_instance_the_file_is_read() {
     let socket = folder.0.join("control.sock");
     let (succeeds, out, notes) = audit(&socket, &[]);
     assert!(!succeeds && out.is_empty(), "{out}");
-    assert!(notes.contains("control.audit.jsonl") && notes.contains("--config FILE"), "{notes}");
+    let nobody = format!("control.audit.jsonl: does not exist, and no instance listens at {}; ", socket.display());
+    assert!(notes.contains(&nobody) && notes.ends_with("with --config FILE\n"), "{notes}");
 
     folder.write("control.audit.jsonl-20261001", &record(0));
     let path = folder.write("control.audit.jsonl", &format!("{}{}", record(1), record(2)));

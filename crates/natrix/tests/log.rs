@@ -427,6 +427,22 @@ fn a_store_is_sized_before_there_is_one() {
     let size = objects(&natrix(&words)).remove(0);
     assert_eq!(size["bytes_per_year"].as_f64().unwrap(), size["bytes_per_day"].as_f64().unwrap() * 365.0);
     assert!(size["bytes_per_day"].as_f64().unwrap() > 1e6, "{size}");
+    let few = natrix(&["log", "size", "--subscribers", "1000", "--allocation", "blocks"]);
+    let said = text(&few.stdout);
+    assert!(said.starts_with("1,000 subscribers with ") && said.contains(" kB a day, "), "{said}");
+    assert!(said.ends_with(" MB a year\n"), "{said}");
+}
+
+#[test]
+fn an_incomplete_store_of_an_earlier_run_is_to_be_removed() {
+    let folder = Folder::new("incomplete");
+    let store = folder.path("store");
+    let made = natrix(&["log", "generate", "--dir", &store, "--mappings", "10"]);
+    assert!(made.status.success(), "{made:?}");
+    fs::rename(&store, format!("{store}.part")).unwrap();
+    let again = natrix(&["log", "generate", "--dir", &store, "--mappings", "10"]);
+    let wanted = format!("error: {store}.part: is an incomplete store of an earlier run; remove it\n");
+    assert_eq!((again.status.code(), text(&again.stderr)), (Some(1), wanted));
 }
 
 /// An instance that has the store, and an audit log that it can write to or not.

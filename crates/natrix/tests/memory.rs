@@ -124,9 +124,9 @@ fn assert_warned_once_or_served(standard_error: &str, free_before: u64) {
         [] => assert!(free_before > 0, "no hugepages and no warning: {standard_error}"),
         [warning] => {
             assert!(warning.starts_with("warning: hugepages: "), "{warning}");
-            assert!(number_before(warning, " bytes of tables and buffers lie on ordinary pages") > 0);
-            assert!(number_before(warning, " are needed)") > number_before(warning, " pages of 2 MiB were free"));
-            assert!(warning.contains("; before the next start: echo "), "{warning}");
+            assert!(number_before(warning, " MiB of tables and buffers use ordinary pages") > 0);
+            assert!(number_before(warning, " hugepages needed were free") > number_before(warning, " of the "));
+            assert!(warning.contains(". Before the next start: echo "), "{warning}");
             assert!(warning.contains(" > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"), "{warning}");
         }
         more => panic!("one warning for the whole start: {more:#?}"),
