@@ -414,7 +414,7 @@ def a_case_is_recorded_whole_or_refused(n):
 
 
 @test("api")
-def who_operates_cannot_change_what_is_recorded_of_subscribers(n):
+def an_operator_cannot_change_the_record_of_subscribers(n):
     text = n.dut.configuration.read_text()
     for more, object_ in [
         ("[log]\nrefusal_interval = \"1 s\"\n", "log.refusal_interval"),
@@ -758,7 +758,7 @@ def a_rule_for_one_subscriber_counts_it_only_for_audit(n):
 
 
 @test("api")
-def slow_clients_disturb_nobody(n):
+def slow_clients_do_not_disturb_others(n):
     with contextlib.ExitStack() as stack:
         for _ in range(1000):
             with n.nat.entered():

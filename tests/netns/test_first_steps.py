@@ -113,7 +113,7 @@ def doctor_knows_virtual_cables_from_what_stands_on_an_interface(n):
 
 
 @test("api")
-def the_demo_says_who_may_search_its_page(n):
+def the_demo_shows_the_users_that_may_search_its_page(n):
     with Network("nxlook", Natrix(n.dut.binary, driver="tap", has_page=True)) as demo:
         demo.start_dut()
         lines = demo.dut.how_to_look()

@@ -60,7 +60,7 @@ def the_own_addresses_answer_pings(n):
 
 @test()
 @shows("5508-REQ-4a", "5508-REQ-4b", "5508-REQ-4c", "4787-REQ-12b", "3022-7")
-def a_closed_port_outside_is_told_to_the_subscriber(n):
+def the_subscriber_learns_of_a_closed_port_outside(n):
     with sockets(udp(n.sub1)) as sub:
         sub.connect((SRV1, fresh_port()))
         sub.send(b"anyone there?")
@@ -69,7 +69,7 @@ def a_closed_port_outside_is_told_to_the_subscriber(n):
 
 @test()
 @shows("5508-REQ-5a", "5508-REQ-5b", "5508-REQ-5c")
-def a_closed_port_inside_is_told_to_the_server(n):
+def the_server_learns_of_a_closed_port_inside(n):
     with sockets(udp(n.srv1)) as server:
         with sockets(udp(n.sub1)) as sub:
             endpoint = external_of(sub, server, (SRV1, server.getsockname()[1]))
@@ -130,7 +130,7 @@ def the_nat_is_a_hop_seen_from_outside(n):
 
 @test()
 @shows("4787-REQ-12a", "5508-REQ-10a1", "S12")
-def a_narrow_link_outside_is_told_to_the_subscriber(n):
+def the_subscriber_learns_of_a_narrow_link_outside(n):
     with sockets(udp(n.sub1)) as sub:
         sub.connect((SRV2, 9))
         sub.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)

@@ -384,7 +384,7 @@ def without_root_the_lab_says_so_and_makes_nothing(n):
 
 
 @test("lab")
-def a_capability_that_root_has_not_got_is_named_and_nothing_is_left(n):
+def a_capability_that_root_lacks_is_named_and_nothing_is_left(n):
     cases = {
         "net_raw": ["probe", "--dut", "netfilter", "--only", "ttl"],
         "net_admin": ["cps", "--dut", "netfilter", "--no-ceiling"],
@@ -530,7 +530,7 @@ table ip somebodys {
 
 
 @contextlib.contextmanager
-def somebody_elses_device(n):
+def another_operators_device(n):
     """Standing test hosts with a NAT between them that the test set up by itself."""
     subprocess.run([str(n.dut.binary), "lab", "up"], check=True, stdout=subprocess.DEVNULL)
     inside = ["ip", "netns", "exec", "natrix-lab-device"]
@@ -573,7 +573,7 @@ def a_device_that_passes_nothing_or_only_routes_or_loses_its_link_is_no_result(n
         ["latency", "--first-packet", "--rate", "500"],
         ["capacity", "--room", "200", "--c0", "100", "--rate-min", "500", "--rate-max", "1000", "--error", "1000"],
     ]
-    with somebody_elses_device(n):
+    with another_operators_device(n):
         for _ in range(20):
             command = of_somebody(n, "latency", "--rate", "500", "--trial-seconds", "5")
             child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
@@ -599,7 +599,7 @@ def a_device_that_passes_nothing_or_only_routes_or_loses_its_link_is_no_result(n
 
 @test("lab")
 def a_command_that_empties_nothing_is_found_out_by_each_test(n):
-    with somebody_elses_device(n):
+    with another_operators_device(n):
         few = FEW.copy()
         few[few.index("--repetitions") + 1] = "2"
         for words in (["teardown"], ["latency", "--first-packet", "--rate", "500"]):
@@ -613,9 +613,9 @@ def a_command_that_empties_nothing_is_found_out_by_each_test(n):
 
 
 @test("lab")
-def a_device_that_somebody_else_started_is_measured_and_probed(n):
+def a_device_started_outside_the_lab_is_measured_and_probed(n):
     in_tester = ["ip", "netns", "exec", "natrix-lab-tester", str(n.dut.binary), "lab"]
-    with somebody_elses_device(n):
+    with another_operators_device(n):
         found = json.loads(
             subprocess.run(
                 [str(n.dut.binary), "lab", "probe", "--dut", "external", "--only", "mapping,ports", "--patience", "600", "--json"],

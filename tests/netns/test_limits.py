@@ -253,7 +253,7 @@ def a_thousand_subscribers_have_exactly_the_query_identifiers_they_may(n):
 
 @test("limits")
 @shows("6888-REQ-11b", "6888-REQ-11c")
-def a_refusal_is_told_and_counted(n):
+def a_refusal_is_reported_and_counted(n):
     bring_up(n)
     address = addresses()[-1]
     with contextlib.ExitStack() as stack:

@@ -161,7 +161,7 @@ def external_port(sub, server, port):
 
 @test("live_change")
 @shows("6888-REQ-4a")
-def reloads_of_all_kinds_lose_no_packet_of_whoever_is_not_concerned(n):
+def reloads_lose_no_packet_of_unaffected_subscribers(n):
     web = servers.start_web(n, n.srv1)
     digest = checksum_of_new_file(web / "slow")
     change = Change(n)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from kit import *
-from test_lab import IN_DEVICE, WAIT_SECONDS, somebody_elses_device
+from test_lab import IN_DEVICE, WAIT_SECONDS, another_operators_device
 
 # What it says of both, by finding; of times the configured seconds.
 FINDINGS = {
@@ -317,7 +317,7 @@ def the_probe_sees_through_a_kernel_that_keeps_ports_until_they_collide(n):
     # It works where the tester sends.
     expect_equal((result["cpus"], result["parameters"]["seed"]), ([1], 5), "CPUs, seed")
     expect_equal([len(core["runs"]) for core in result["cores"]], [2], "who works there")
-    with somebody_elses_device(n):
+    with another_operators_device(n):
         # The last does not keep the probe's own ports: they are in another range.
         for rule in (
             "snat to 198.18.0.1-198.18.0.4 persistent",
@@ -342,7 +342,7 @@ def the_probe_sees_through_a_kernel_that_keeps_ports_until_they_collide(n):
 
 
 @test("lab")
-def what_the_probe_found_is_told_though_the_file_can_not_be_written(n):
+def the_probe_shows_its_findings_if_the_file_cannot_be_written(n):
     status, result, output = probe(n, "--dut", "natrix", "--only", "ttl", "--output", "/dev/full")
     expect_equal((status, result["dut"]), (1, "natrix"), "status, result")
     expect("error: --output: /dev/full: " in output, output[-300:])
@@ -350,7 +350,7 @@ def what_the_probe_found_is_told_though_the_file_can_not_be_written(n):
 
 
 @test("lab")
-def who_interrupts_the_probe_keeps_what_was_found(n):
+def an_interrupted_probe_keeps_what_it_found(n):
     words = ["lab", "probe", "--dut", "netfilter", "--only", "mapping,timers", "--timer-max", "60", "--patience", "600", "--json"]
     child = subprocess.Popen([str(n.dut.binary), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in child.stderr:

@@ -172,7 +172,7 @@ def mappings_and_statistics_are_those_of_the_command(n):
 
 
 @test("api_quiet")
-def who_may_not_look_up_gets_the_data_without_mappings(n):
+def without_lookup_rights_the_data_lacks_mappings(n):
     traffic(n, 5)
     for role in ("view", "operate"):
         text, nat = data(n, NAT, role)

@@ -614,7 +614,7 @@ def a_restart_brings_kept_devices_into_line_with_the_file(n):
 
 
 @test("kernel_routes")
-def a_device_of_somebody_else_is_refused(n):
+def a_device_of_another_program_is_refused(n):
     text = n.dut.configuration.read_text()
     more = '\n[[interface]]\nname = "outside20"\nrealm = "outside"\nparent = "outside"\nvlan = 20\n'
     more += 'addresses = ["198.51.103.2/24"]\nkernel = "mgmt0"\n'
@@ -885,7 +885,7 @@ def a_port_of_packet_sockets_is_not_heard_twice(n):
 
 
 @test("kernel_routes")
-def an_announced_prefix_that_somebody_removes_comes_back(n):
+def an_announced_prefix_comes_back_after_removal(n):
     prefix = POOL[0]
     has = lambda: n.nat.ip("route", "show", "proto", "110", "exact", prefix)  # noqa: E731
     n.nat.ip("route", "replace", LEARNED, "via", CORE, "dev", "nx-outside", "proto", OWN)
@@ -898,7 +898,7 @@ def an_announced_prefix_that_somebody_removes_comes_back(n):
 
 
 @test("kernel_routes")
-def an_announcement_leaves_a_route_of_somebody_else_alone(n):
+def an_announcement_leaves_foreign_routes_alone(n):
     """An operator has a route with the prefix and the metric of an announcement."""
     prefix = POOL[0]
     of = lambda protocol: n.nat.ip("route", "show", "proto", protocol, "exact", prefix).strip()  # noqa: E731
@@ -922,7 +922,7 @@ def an_announcement_leaves_a_route_of_somebody_else_alone(n):
 
 
 @test("kernel_routes")
-def an_announced_prefix_that_somebody_replaces_comes_back(n):
+def an_announced_prefix_comes_back_after_replacement(n):
     prefix, others = POOL[0], set(POOL[1:])
     has = lambda: n.nat.ip("route", "show", "proto", "110", "exact", prefix).strip()  # noqa: E731
     n.nat.ip("route", "replace", LEARNED, "via", CORE, "dev", "nx-outside", "proto", OWN)

@@ -246,7 +246,7 @@ def routes_of_ipv6_follow_the_kernel_in_the_table_of_the_realm(n):
 
 
 @test("routing_own")
-def announcements_of_ipv6_leave_a_route_of_somebody_else_alone(n):
+def ipv6_announcements_leave_foreign_routes_alone(n):
     """An operator has a route with the prefix, the type and the metric of an announcement: the kernel takes no other."""
     with running(n, "other") as (hosts, instance):
 
@@ -323,7 +323,7 @@ def advertise(host):
 
 
 @test("routing_own")
-def nobody_on_a_link_becomes_the_default_router(n):
+def no_neighbour_on_a_link_becomes_the_default_router(n):
     """Also on the device outside, whose interface has no IPv6."""
     with running(n, "advertised") as (hosts, _):
         for host in (hosts.lan, hosts.wan):

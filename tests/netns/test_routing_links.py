@@ -237,7 +237,7 @@ def a_port_without_its_device_is_down_for_good(n, driver):
 
 
 @test("routing_links")
-def a_port_of_af_xdp_without_its_device_is_down_for_good(n):
+def a_port_of_af_xdp_without_its_device_stays_down(n):
     a_port_without_its_device_is_down_for_good(n, "net_af_xdp")
 
 

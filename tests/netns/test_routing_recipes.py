@@ -198,7 +198,7 @@ def traffic(hosts, *servers):
 
 
 @test("routing_own")
-def ospf_of_both_sides_tells_each_only_what_it_needs(n):
+def ospf_announces_to_each_side_only_what_it_needs(n):
     with running(n, "ospf") as (hosts, instance), by_ospf(hosts):
         wait_for(hosts.border, {POOL}, "only the pool")
         wait_for(hosts.access, {"default"}, "only the default route")

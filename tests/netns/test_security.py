@@ -307,7 +307,7 @@ def slow_connections(n, count):
 
 
 @test("security")
-def connections_without_login_keep_nobody_out(n):
+def connections_without_login_block_no_user(n):
     """Four addresses have all connections, and further ones go on; an operator elsewhere connects, and stays."""
     (operator, *sources) = further_clients(n, 60)
     login = {"Authorization": f"Bearer {TOKENS['operate']}"}

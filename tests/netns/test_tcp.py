@@ -309,7 +309,7 @@ def subscribers_connect_to_each_other_by_external_endpoints(n):
 
 @test()
 @shows("5382-REQ-9")
-def an_unreachable_network_is_told_to_a_connecting_socket(n):
+def a_connecting_socket_learns_of_an_unreachable_network(n):
     n.core.ip("route", "add", "unreachable", "198.51.102.0/24")
     try:
         with sockets(tcp(n.sub1)) as sub:

@@ -167,7 +167,7 @@ def a_subscriber_reaches_itself_by_its_external_endpoint(n):
 
 @test()
 @shows("5508-REQ-7", "5508-REQ-7a", "S8")
-def a_closed_port_is_told_through_the_hairpin(n):
+def a_closed_port_is_reported_through_the_hairpin(n):
     one, one_external, two, _ = hairpin(n)
     one.close()
     with sockets(two):
@@ -273,7 +273,7 @@ def a_forged_source_goes_nowhere(n):
 
 
 @test()
-def nobody_outside_reaches_an_inside_address(n):
+def packets_from_outside_cannot_reach_an_inside_address(n):
     n.core.ip("route", "add", "100.64.0.0/10", "via", NAT_OUTSIDE)
     try:
         with sockets(udp(n.sub1), udp(n.srv1)) as (sub, server):

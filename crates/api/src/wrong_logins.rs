@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_all_that_one_client_can_send_from() {
+    fn an_ipv6_client_is_counted_by_its_64_bit_prefix() {
         let of = |text: &str| Place::of(text.parse().unwrap());
         assert_eq!((of("127.0.0.1"), of("::1"), of("::ffff:127.9.9.9")), (of("127.1.2.3"), Place::Loopback, of("::1")));
         assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:1"));

@@ -143,7 +143,7 @@ fn a_drain_shows_what_is_left() {
 }
 
 #[test]
-fn a_drain_that_waits_in_vain_fails() {
+fn a_drain_fails_when_its_wait_times_out() {
     let outcome = run("drain --wait 3");
     let error = "drain: traffic has not left (81,234 packets a second after 3 s); wait longer: established flows still \
                  come by a shorter prefix; without one, check that the neighbours have withdrawn the pools";
@@ -187,7 +187,7 @@ fn drops_are_most_frequent_first_with_a_sentence() {
 }
 
 #[test]
-fn find_names_the_holder_or_reports_that_there_is_none() {
+fn find_reports_the_holder_or_that_the_endpoint_is_unused() {
     check("find", "find 203.0.113.10:40001");
     check("find_nobody", "find 203.0.113.11:9");
     check("find_json", "find 203.0.113.10:40001 --protocol udp --json");

@@ -115,7 +115,7 @@ fn limits_are_for_all_workers_together_with_an_eighth_more() {
 }
 
 #[test]
-fn a_machine_too_small_is_told_what_is_needed_and_what_there_is() {
+fn a_small_machine_is_refused_with_needed_and_present_memory() {
     let text = smallest() + "[workers]\ncount = 4\ncpus = [0, 1, 2, 7]\n";
     let machine = Machine { cpus: Some(2), memory: Some(Stock::ordinary(64 << 30)), ..Machine::default() };
     let faults = config::parse_for(&text, "natrix.toml", &machine).expect_err("too few CPUs");

@@ -83,7 +83,7 @@ fn a_comma_in_quotes_parts_no_fields() {
 }
 
 #[test]
-fn quotes_that_are_not_around_a_field_are_told() {
+fn misplaced_quotes_are_reported() {
     let folder = Folder::new("torn");
     folder.write("filters.csv", b"action,name,protocol\ndeny,\"web,tcp\ndeny,\"web\"s,tcp\ndeny,web,tcp\n");
     let faults = folder.parse("[[filter_file]]\npath = \"filters.csv\"\n").expect_err("two lines are faulty");
@@ -129,7 +129,7 @@ fn records_go_to_no_file_that_is_something_else() {
 }
 
 #[test]
-fn a_file_that_is_no_text_is_told_with_its_line() {
+fn bytes_that_are_not_text_are_reported_with_their_line() {
     let fault = config::text(b"[workers]\n# K\xf6ln\n".to_vec(), "natrix.toml").expect_err("it is Latin-1");
     let reported =
         "error: natrix.toml:2: is not UTF-8 (byte 0xf6); save the file as UTF-8, or write this line in plain ASCII";

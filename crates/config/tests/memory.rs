@@ -11,7 +11,7 @@ use nat::types::WorkerId;
 const SLACK_BYTES: u64 = 4 << 20;
 
 #[test]
-fn the_memory_told_is_what_the_engine_takes() {
+fn the_reported_memory_is_what_the_engine_allocates() {
     let text = include_str!("every_key.toml").replace("mappings = 10_000", "mappings = 2000000");
     let text = text
         .replace("extra_sessions = 1001", "extra_sessions = 1000000")

@@ -129,7 +129,7 @@ fn an_unreadable_request_is_answered_and_the_next_one_served() {
 }
 
 #[test]
-fn a_client_that_sends_no_hello_is_told_and_let_go() {
+fn a_client_without_hello_gets_an_error_and_is_disconnected() {
     use std::io::BufRead;
     use std::io::BufReader;
     use std::io::Write;
@@ -144,7 +144,7 @@ fn a_client_that_sends_no_hello_is_told_and_let_go() {
 }
 
 #[test]
-fn a_client_of_another_version_is_told_both_versions() {
+fn a_client_of_another_version_learns_both_versions() {
     use std::io::BufRead;
     use std::io::BufReader;
     use std::io::Write;
@@ -173,7 +173,7 @@ fn a_daemon_that_does_not_answer_is_given_up() {
 }
 
 #[test]
-fn a_client_that_is_turned_away_learns_why() {
+fn a_refused_client_learns_why() {
     let listening = Listening::start(|stream| {
         let mut connection = Connection::new(&stream, &stream, "0.1.0").unwrap();
         connection.send(&Reply::Error(Fault::new("control socket", "too many clients", "try again later"))).unwrap();

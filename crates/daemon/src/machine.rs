@@ -33,7 +33,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_tells() {
+    fn this_machine_reports_its_cpus_and_memory() {
         let machine = this_machine();
         assert!(machine.cpus.is_some_and(|cpus| cpus > 0) && machine.memory.is_some());
     }

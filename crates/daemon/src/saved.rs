@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_save_replaced_comes_back_if_nobody_changed_it() {
+    fn undoing_a_save_restores_the_old_file_unless_it_changed() {
         let folder = folder("undo");
         let path = folder.join("natrix.toml");
         let has = || fs::read_to_string(&path).unwrap();

@@ -213,7 +213,7 @@ fn lines_name_every_holder_over_reloads_and_a_restart() {
 }
 
 #[test]
-fn lines_after_a_full_disk_and_a_stop_accuse_nobody() {
+fn lines_after_a_full_disk_and_a_stop_show_no_false_holder() {
     for policy in ["refuse", "drop"] {
         let disk = Disk::new();
         let file = disk.path.join("events.json");

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_tells_the_five_tuple_and_its_name() {
+    fn a_filter_record_has_the_five_tuple_and_the_rule_name() {
         let filters = FilterNames { names: [(7, "smtp".to_owned())].into(), ..FilterNames::default() };
         let names = Names { filters: vec![(3, Arc::new(filters))], ..Names::default() };
         let event = Event {

@@ -193,7 +193,7 @@ fn names_follow_the_configuration() {
 }
 
 #[test]
-fn filter_records_from_before_a_change_keep_their_names() {
+fn old_filter_records_keep_their_names_after_a_change() {
     let memory = Memory::default();
     let (exporter, mut producers) = start(&memory, 1, 64);
     let of = |configuration: u16, name: &str| {

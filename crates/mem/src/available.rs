@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_tells_how_much_is_left() {
+    fn this_machine_reports_its_available_memory() {
         assert!(bytes().is_some_and(|bytes| bytes > 0));
     }
 }

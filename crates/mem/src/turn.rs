@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_at_a_time_and_nobody_waits_for_ever() {
+    fn one_holds_the_lock_at_a_time_and_a_wait_ends() {
         let folder = env::temp_dir();
         let first = locked(&folder, Duration::ZERO);
         assert!(first.is_some());
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_folder_nobody_waits() {
+    fn without_the_folder_there_is_no_wait() {
         assert!(locked(Path::new("/proc/sys/no-vm"), WAIT_MAX).is_none());
     }
 }

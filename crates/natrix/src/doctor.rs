@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_machine_is_told_what_it_lacks() {
+    fn an_empty_machine_learns_what_it_lacks() {
         let tree = Tree::new("empty", &[("proc/self/limits", "Max locked memory         65536   65536  bytes")]);
         let found = examine(&tree.files(), None, &NONE);
         for check in ["privileges", "hugepages", "transparent hugepages", "locked memory", "clock", "time"] {
@@ -730,7 +730,7 @@ mod tests {
     }
 
     #[test]
-    fn hugepages_in_use_stay_with_those_who_use_them() {
+    fn hugepages_in_use_stay_with_their_users() {
         let folder = "sys/kernel/mm/hugepages/hugepages-2048kB";
         let names = ["nr_hugepages", "free_hugepages", "resv_hugepages"].map(|name| format!("{folder}/{name}"));
         let tree = Tree::new("shared", &[(&names[0], "1000"), (&names[1], "20"), (&names[2], "5")]);

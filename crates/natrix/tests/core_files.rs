@@ -139,7 +139,7 @@ fn is_open_to_its_user(pid: u32) -> bool {
 }
 
 #[test]
-fn nobody_of_the_same_user_takes_a_core_of_the_api() {
+fn a_process_of_the_same_user_cannot_dump_the_api() {
     let folder = Folder::new("taken");
     // Where this user can execute it.
     let program = folder.0.join("natrix");

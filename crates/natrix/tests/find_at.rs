@@ -630,7 +630,7 @@ fn a_time_without_a_fraction_is_the_whole_second() {
 }
 
 #[test]
-fn none_of_two_holders_in_a_millisecond_is_proved() {
+fn of_two_holders_in_one_millisecond_neither_is_proved() {
     let log = Log::new("millisecond");
     let lines = IN_TURN.replace("17.152000Z", "17.152300Z").replace("17.915000Z", "17.152600Z");
     fs::write(log.0.join("events.json"), lines).unwrap();

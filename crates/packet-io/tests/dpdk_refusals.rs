@@ -7,7 +7,7 @@ mod support;
 use packet_io::dpdk::start;
 
 #[test]
-fn settings_that_can_not_work_are_refused_with_the_remedy() {
+fn settings_that_cannot_work_are_refused_with_the_remedy() {
     let mut port = support::port("net_af_xdp0,iface=any");
     port.mtu = 9_000;
     let error = start(&support::settings(vec![port], 1)).err().expect("refused").to_string();

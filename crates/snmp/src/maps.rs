@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_stays_and_is_given_to_nobody_else() {
+    fn an_index_is_kept_and_never_reused() {
         let mut indices = Indices::default();
         let (one, other) = ([100, 64, 0, 1].into(), [100, 64, 0, 2].into());
         let begun = Instant::now();

@@ -146,7 +146,7 @@ fn syn_and_fin_each_take_one_sequence_number() {
 }
 
 #[test]
-fn tcp_options_are_told_apart() {
+fn tcp_options_are_distinguished() {
     let bytes = [1, 2, 4, 0x05, 0xb4, 3, 3, 7, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2, 5, 4, 9, 9, 2, 3, 1, 0, 2, 4, 1, 1];
     let options: Vec<_> = tcp::options(&bytes).collect();
     assert_eq!(

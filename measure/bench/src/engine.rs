@@ -178,7 +178,7 @@ mod tests {
     };
 
     #[test]
-    fn nobody_waits_for_ever_for_a_worker_that_fails() {
+    fn a_failed_worker_does_not_block_the_others() {
         for mode in [Mode::Established, Mode::New, Mode::Mixed] {
             let options = Options { mode, ..OPTIONS };
             let shared = Arc::new(Shared::new(settings(&options), options.workers).unwrap());

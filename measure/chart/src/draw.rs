@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn more_lines_than_colours_are_told_apart() {
+    fn more_lines_than_colours_are_distinguished() {
         let all: std::collections::BTreeSet<String> = (0..2 * COLOURS.len()).map(swatch).collect();
         assert_eq!(all.len(), 2 * COLOURS.len());
         let mut ten = chart(axis(false, &[]), axis(false, &[]), &[(1.0, 5.0), (9.0, 8.0)]);

@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_whose_other_end_is_down_is_none() {
+    fn a_link_with_its_other_end_down_counts_as_down() {
         let whole = "3: inside@if4: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc noqueue state UP";
         let half = "3: inside@if4: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 qdisc noqueue state LOWERLAYERDOWN";
         let down = "3: inside@if4: <BROADCAST,MULTICAST> mtu 1500 qdisc noqueue state DOWN";

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_does_not_outlive_who_started_it() {
+    fn a_program_does_not_outlive_its_parent() {
         // A shell that starts one as we do, says its number, and is killed.
         let mut sleeper = not_outliving("/bin/sleep");
         sleeper.arg("600");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_stop_asks_the_program_to_end() {
+    fn a_stop_request_asks_the_program_to_end() {
         let stop = AtomicBool::new(true);
         let output = output_of(Command::new("/bin/sleep").arg("600"), &stop).unwrap();
         assert_eq!(output.status.signal(), Some(Signal::TERM.as_raw()));

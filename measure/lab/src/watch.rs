@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_longest_is_told_and_begun_anew() {
+    fn the_longest_pause_is_reported_and_reset() {
         let shared = Arc::new(Shared::default());
         shared.longest_nanoseconds.store(3_000_000, Ordering::Relaxed);
         let watch = Watch { shared, threads: Vec::new() };

@@ -391,7 +391,7 @@ fn with_defaults_written() -> String {
 }
 
 #[test]
-fn the_documented_defaults_are_those_in_force() {
+fn the_documented_defaults_are_the_compiled_ones() {
     assert_eq!(compiled(&with_defaults_written()), compiled(SMALLEST));
 }
 

@@ -10,7 +10,7 @@ fn durations_add_up_their_parts() {
 }
 
 #[test]
-fn durations_without_unit_or_sense_are_told_apart() {
+fn missing_units_and_bad_durations_are_different_faults() {
     assert_eq!(duration("300"), Err(ValueError::NoUnit));
     assert_eq!(duration("300 sec"), Err(ValueError::Unit("d, h, min, s, ms and us")));
     assert_eq!(duration(""), Err(ValueError::Form("a duration")));

@@ -80,7 +80,7 @@ fn grants_of_ipv6_hosts_are_kept_by_their_addresses() {
 }
 
 #[test]
-fn a_file_from_before_records_named_hosts_is_read() {
+fn a_file_of_the_format_without_hosts_is_read() {
     let path = path("before");
     let mut bytes = header(unix_ms() / 1_000);
     bytes[8..12].copy_from_slice(&VERSION_IPV4.to_le_bytes());
@@ -150,7 +150,7 @@ fn a_torn_end_costs_only_the_last_record() {
 }
 
 #[test]
-fn another_file_and_none_keep_nothing() {
+fn no_grants_are_kept_from_another_file_or_a_missing_one() {
     let path = path("other");
     assert_eq!(read(&path).expect("none").epoch_s(), None);
     fs::write(&path, b"something else altogether, and longer than a header").expect("room");

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_of_the_link_make_nobody_a_neighbour_of_bgp_or_bfd() {
+    fn bgp_and_bfd_to_a_group_from_off_link_are_routing() {
         let off_link =
             |protocol, ports| classify(&ipv4(protocol, [198, 51, 100, 7], [224, 0, 0, 5], ports), |_| false).0;
         assert_eq!(off_link(17, (49_152, 3_784)), Class::Routing);

@@ -235,7 +235,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_an_object_or_none(bytes in vec(any::<u8>(), 0..120), kind in 104_u16..106) {
+        fn any_bytes_parse_as_an_object_or_are_ignored(bytes in vec(any::<u8>(), 0..120), kind in 104_u16..106) {
             let mut bytes = bytes;
             if let Some(place) = bytes.get_mut(4..6) {
                 place.copy_from_slice(&kind.to_ne_bytes());

@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fragment_of_a_softwire_is_told_from_its_whole_packet() {
+    fn a_softwire_fragment_differs_from_a_whole_packet() {
         let inner = build::udp(build::endpoint([192, 168, 1, 2], 5_000), build::endpoint([192, 0, 2, 7], 53));
         let inner = inner.payload_length(900).build();
         let [b4, aftr] = ["2001:db8:c::6", "2001:db8:1::aaaa"].map(|one| one.parse().expect("an address"));

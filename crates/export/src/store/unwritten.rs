@@ -326,13 +326,13 @@ mod tests {
     }
 
     #[test]
-    fn the_system_tells_when_the_clock_is_set() {
+    fn the_alarm_is_silent_while_the_clock_is_not_set() {
         // A test must not set it: nothing is reported.
         assert!(!was_set(&alarm().unwrap()));
     }
 
     #[test]
-    fn of_very_many_steps_none_is_forgotten_for_sure() {
+    fn very_many_clock_steps_lose_no_certainty() {
         let unwritten = Unwritten::new(moment(0, 0));
         let steps = STEPS_MAX as u64 + 5;
         (1..=steps).for_each(|step| unwritten.note(moment(step, step % 2 * 2 * STEP_US)));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_damaged_or_of_another_run_is_none() {
+    fn a_damaged_file_or_one_of_another_run_is_ignored() {
         let folder = std::env::temp_dir().join(format!("natrix-unwritten-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).unwrap();

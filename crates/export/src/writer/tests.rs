@@ -222,7 +222,7 @@ fn a_removed_file_is_reopened_and_its_cut_line_written_again() {
 }
 
 #[test]
-fn a_medium_that_can_not_be_opened_is_tried_again() {
+fn a_medium_that_cannot_be_opened_is_tried_again() {
     let (mut writer, figures) = writer(Faulty { fails_open: true, ..Faulty::default() }, FOREVER);
     line(&mut writer, 0);
     assert!(!writer.flush(0, 0));

@@ -36,7 +36,7 @@ fn a_range_of_very_many_steps_of_the_clock_is_refused() {
 }
 
 #[test]
-fn a_clock_set_back_before_a_kill_names_nobody_for_sure() {
+fn a_clock_set_back_before_a_kill_gives_no_certain_holder() {
     let place = Place::new("back");
     two_rings(&place);
     // The clock went back by 20 s, at the latest when the next one starts.

@@ -121,7 +121,7 @@ fn static_mappings_are_found_in_the_configuration() {
 }
 
 #[test]
-fn a_formula_of_one_vrf_is_found_though_another_vrf_has_none() {
+fn a_formula_is_found_although_another_vrf_has_no_formula() {
     let mut settings = deterministic();
     settings.realm_names = vec!["default".to_owned(), "blue".to_owned()];
     settings.pools[0].realms = vec![RealmId(1)];

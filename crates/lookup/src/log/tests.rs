@@ -154,7 +154,7 @@ fn an_endpoint_belongs_to_each_of_its_holders_in_turn() {
 }
 
 #[test]
-fn addresses_that_start_alike_are_told_apart() {
+fn addresses_with_equal_beginnings_are_distinguished() {
     let mut log = Log::default();
     log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
     assert_eq!(log.holders(10, [203, 0, 113, 11], Some(4_444)), Vec::<u8>::new());
@@ -171,7 +171,7 @@ fn an_end_whose_beginning_is_in_no_file_says_how_long_it_was() {
 }
 
 #[test]
-fn without_the_oldest_file_what_is_still_open_is_not_nobody() {
+fn without_the_oldest_file_an_unlogged_holder_is_possible() {
     let mut log = Log(Vec::new(), [20, 3], HostNames::default());
     log.mapping(100, EventKind::MappingCreated, 10, 5_000, 4_444, 0);
     log.mapping(200, EventKind::MappingEnded, 10, 5_000, 4_444, 100).covered(210);
@@ -208,7 +208,7 @@ fn after_a_kill_the_last_holders_are_uncertain() {
 }
 
 #[test]
-fn a_stop_without_all_records_is_none() {
+fn a_stop_without_all_records_ends_no_holder() {
     let mut log = Log::default();
     log.started(0).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(40);
     log.own(48, &Own { event: "stopped", ..Own::default() }).started(50).covered(60);

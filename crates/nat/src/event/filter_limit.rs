@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_has_so_many_and_none_goes_uncounted() {
+    fn filter_records_are_limited_per_second_and_all_are_counted() {
         let mut limit = FilterLimit::default();
         let at = |millis: u64| Instant::from_micros(5_000_000 + millis * 1_000);
         // A burst of one second's worth, then at the rate.

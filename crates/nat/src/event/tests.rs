@@ -150,7 +150,7 @@ fn a_record_is_withdrawn_while_it_is_the_last_and_unpublished() {
 }
 
 #[test]
-fn a_gap_is_told_even_if_nothing_follows() {
+fn a_gap_is_reported_even_if_nothing_follows() {
     let (mut log, mut consumer) = log(BackPressure::Drop);
     for _ in 0..CAPACITY + 1 {
         log.record(created());
@@ -227,7 +227,7 @@ fn however_many_are_refused_every_refusal_is_in_some_event() {
 }
 
 #[test]
-fn names_are_those_of_a_contract_and_none_occurs_twice() {
+fn names_are_frozen_and_unique() {
     let names: std::collections::HashSet<&str> = EventKind::ALL.iter().map(|kind| kind.name()).collect();
     assert_eq!(names.len(), EventKind::ALL.len());
     let causes = [

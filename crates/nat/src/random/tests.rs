@@ -110,7 +110,7 @@ fn same_secret_same_numbers() {
 }
 
 #[test]
-fn who_knows_the_secret_can_make_everything_collide() {
+fn with_a_known_secret_every_hash_can_collide() {
     for second in [0, 1, 443, 0x5b5c, u64::MAX] {
         let hash = KeyedHash::new(KeyedHash::colliding_secret(second));
         let all = hash.hash(0, second);

@@ -47,7 +47,7 @@ fn a_full_table_refuses_and_keeps_what_it_has() {
 }
 
 #[test]
-fn nobody_answers_for_an_endpoint_without_a_mapping() {
+fn an_endpoint_without_a_mapping_has_no_record() {
     let tables = tables(10);
     let place = tables.look_ahead_inbound(FIRST.to_bits(), 4_000).unwrap();
     assert_eq!(tables.look_closer_inbound(place), None);

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_memif_client_shares_its_buffers_unless_told_otherwise() {
+    fn a_memif_client_shares_its_buffers_by_default() {
         let completed = |text: &str| Device::new(text).completed(1, 1_526);
         for client in ["net_memif0", "net_memif0,id=1,role=client"] {
             assert_eq!(completed(client), format!("{client},zero-copy=yes"));

@@ -75,7 +75,7 @@ fn ask_and_answer(bed: &mut Bed, asker: SocketAddrV4, external: SocketAddrV4, in
 }
 
 #[test]
-fn a_forward_answers_whoever_asked() {
+fn a_forward_answers_each_asker() {
     for mut bed in beds(&with_rules()) {
         for round in 0..3 {
             for asker in ASKERS {

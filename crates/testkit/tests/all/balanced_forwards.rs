@@ -182,7 +182,7 @@ fn udp_is_spread_too_and_answers_leave_from_the_shared_endpoint() {
 }
 
 #[test]
-fn whoever_never_gets_an_answer_is_forgotten_soon() {
+fn a_client_without_answer_is_forgotten_soon() {
     let settings = balanced(&[(1, 1), (2, 1)]).timers(|timers| timers.udp_unanswered = Duration::from_secs(20));
     for mut bed in beds(&settings) {
         let answered = call(&mut bed, client(0)).expect("somebody is there");
@@ -545,7 +545,7 @@ fn one_list_too_many_is_reported_beside_other_faults() {
 }
 
 #[test]
-fn a_full_table_refuses_and_evicts_nobody() {
+fn a_full_table_refuses_new_sessions_and_evicts_none() {
     let mut settings = balanced(&[(1, 1), (2, 1)]);
     settings.limits.flows_max = 16;
     let mut bed = Bed::new(settings);
@@ -601,7 +601,7 @@ fn one_target_becomes_several_and_several_become_one() {
 }
 
 #[test]
-fn who_had_the_endpoint_before_opens_nothing_new_from_it() {
+fn a_removed_target_opens_nothing_new_from_the_endpoint() {
     for mut bed in beds(&to_one(3)) {
         let old = at(server(3), PORT);
         assert_eq!(connect(&mut bed, client(0)), old);
@@ -735,7 +735,7 @@ fn the_port_of_a_removed_forward_waits_for_all_workers() {
 }
 
 #[test]
-fn whom_a_new_forward_leads_to_a_server_all_workers_find() {
+fn all_workers_find_the_clients_of_a_new_forward() {
     let mut bed = Bed::new(plain()).workers(3);
     let (mut number, mut led) = (0, Vec::new());
     bed.reload_while(balanced(&[(1, 1), (2, 1), (3, 1)]), &[0, 1, 2], |bed| {

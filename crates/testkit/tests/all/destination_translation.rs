@@ -230,7 +230,7 @@ fn a_target_that_cannot_be_one_takes_nothing() {
 }
 
 #[test]
-fn a_target_reached_by_many_from_one_port_is_told_apart_by_port() {
+fn flows_from_one_port_to_one_target_get_two_ports() {
     // Both names of the target lead to one remote endpoint outside: the two flows need two external
     // ports.
     let twin = Ipv4Addr::new(198, 51, 100, 54);
@@ -254,7 +254,7 @@ fn a_target_reached_by_many_from_one_port_is_told_apart_by_port() {
 /// Flows of a host with an address of its own come from there, also of one that was paired with
 /// another before the pool became one of such addresses.
 #[test]
-fn who_gets_an_address_of_his_own_is_redirected_from_there() {
+fn a_new_one_to_one_address_redirects_existing_flows() {
     let mut settings = to(vec![target(E2, None, 1)]).limits(|limits| limits.external_addresses_max = 20);
     settings.pools[0].addresses = (64..72).map(|last| Ipv4Addr::new(203, 0, 113, last)).collect();
     settings.pools[0].subscribers = vec![topology::prefix([100, 64, 9, 0], 29)];

@@ -164,7 +164,7 @@ fn the_plan_drains_all_subscribers_of_a_draining_pool() {
 }
 
 #[test]
-fn who_has_nothing_left_but_what_ends_at_once_leaves() {
+fn a_subscriber_whose_state_ends_at_once_leaves() {
     let mut bed = Bed::new(formula());
     bed.open_udp(local(1, 5_000), at(E1, 80));
     // Its address goes at once, and where the formula puts it then drains.
@@ -220,7 +220,7 @@ fn a_draining_address_is_the_reason_of_the_refusal() {
 }
 
 #[test]
-fn who_has_no_slice_is_refused_for_that_also_while_all_drains() {
+fn without_a_slice_the_verdict_is_the_same_while_draining() {
     let mut next = formula();
     next.pools[0].draining = true;
     let mut bed = Bed::new(next);
@@ -418,7 +418,7 @@ fn a_draining_one_to_one_address_refuses_whatever_a_rule_says() {
 }
 
 #[test]
-fn a_forward_to_one_whose_own_address_drains_goes_on() {
+fn a_forward_continues_while_its_one_to_one_address_drains() {
     let mut settings = one_to_one();
     settings.pools.push(Pool {
         name: "others".into(),

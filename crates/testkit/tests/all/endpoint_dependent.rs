@@ -426,7 +426,7 @@ fn with_all_blocks_leased_flows_use_the_subscribers_block() {
 }
 
 #[test]
-fn where_ports_are_somebodys_by_a_formula_none_is_shared() {
+fn ports_of_a_formula_are_never_shared() {
     let mut settings = web();
     settings.pools[0].subscribers = vec![topology::prefix([100, 64, 0, 0], 26)];
     settings.pools[0].allocation = Allocation::Deterministic { dynamic_slices: 2, overflow: blocks_of(64) };

@@ -209,7 +209,7 @@ fn a_log_opened_later_is_complete_by_itself() {
 }
 
 #[test]
-fn telling_what_lives_leaves_room_for_what_begins_and_ends() {
+fn reporting_existing_state_leaves_room_for_changes() {
     for policy in [BackPressure::Refuse, BackPressure::Drop] {
         let mut bed = Bed::new(with_policy(policy)).record_events(64);
         let mut whole = Ledger::default();
@@ -544,7 +544,7 @@ fn refusals_and_exhausted_pools_are_logged_with_packets() {
 }
 
 #[test]
-fn no_record_says_whom_a_subscriber_talked_to() {
+fn no_record_names_the_remote_endpoint() {
     covers!("6888-REQ-12");
     let mut bed = Bed::new(with_policy(BackPressure::Refuse)).record_events(1 << 10);
     let remote: SocketAddrV4 = at(E1, 4_433);

@@ -202,7 +202,7 @@ fn cve_2026_31427_a_description_without_media_gets_no_address() {
 }
 
 #[test]
-fn cve_2022_2663_a_command_within_a_line_is_none() {
+fn cve_2022_2663_a_command_within_a_line_is_ignored() {
     gets_nothing("cve-2022-2663", &with(&ALL), &[(Verdict::Outbound, 3 + 2 + 2 + 5), (Verdict::Inbound, 2 + 3)]);
 }
 
@@ -230,7 +230,7 @@ fn an_idle_ftp_control_connection_outlives_its_transfer_only() {
 /// The worker has room for 1,024 sessions, and for 128 of one subscriber. Unanswered ones make room
 /// for others, so every message is read.
 #[test]
-fn a_full_table_of_sip_sessions_keeps_nobody_out() {
+fn a_full_table_of_sip_sessions_blocks_no_subscriber() {
     let (name, mut bed) = ("sip-table-full", Bed::new(with(&["sip"])));
     let capture = Capture::hostile(name);
     let result = replay(&mut bed, &capture);

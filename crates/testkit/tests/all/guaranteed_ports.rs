@@ -81,7 +81,7 @@ fn what_is_not_used_of_the_rest_is_for_everybody() {
 }
 
 #[test]
-fn resting_ports_never_take_the_place_of_guaranteed_ones() {
+fn held_ports_never_use_up_guaranteed_ports() {
     let mut bed = Bed::new(guaranteed(1).short_timers()).workers(2);
     let rest = bed.settings().pools[0].reuse_delay;
     assert!(rest > Duration::from_secs(60));
@@ -241,7 +241,7 @@ fn what_a_subscriber_has_already_counts_towards_its_guarantee() {
 }
 
 #[test]
-fn who_comes_new_is_told_the_part_of_the_guarantee_that_he_gets() {
+fn a_new_subscriber_sees_its_part_of_the_guarantee() {
     let mut bed = Bed::new(without(1).short_timers());
     assert_eq!(opened(&mut bed, I1, 93), 93);
     bed.reload(guaranteed(1).short_timers());
@@ -442,7 +442,7 @@ fn with_many_workers_no_guaranteed_port_is_ever_refused() {
 /// All ports of the old address are in old blocks: a new subscriber gets one of the new address,
 /// and the guarantee.
 #[test]
-fn blocks_from_before_are_no_room() {
+fn old_blocks_have_no_ports_for_new_subscribers() {
     for selection in [Selection::LeastUsed, Selection::RoundRobin, Selection::Hash] {
         let mut before = without(1).ports(1_024, 1_535).limits(|limits| limits.external_addresses_max = 4);
         let size = BlockSize::of_ports(64).expect("a size");
@@ -467,7 +467,7 @@ fn blocks_from_before_are_no_room() {
 
 /// Where there is no other address, `why` says that nothing is free.
 #[test]
-fn ports_in_blocks_from_before_are_not_told_as_free() {
+fn ports_in_old_blocks_are_not_reported_as_free() {
     let mut before = without(1).ports(1_024, 1_535);
     let size = BlockSize::of_ports(64).expect("a size");
     before.pools[0].allocation =

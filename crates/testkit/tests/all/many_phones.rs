@@ -86,7 +86,7 @@ fn a_reload_changes_how_many_are_read() {
 /// Hosts that send to many SIP servers fill the table, and take nothing from others: neither a new
 /// session, nor what one that is answered knows.
 #[test]
-fn unanswered_datagrams_keep_nobody_out() {
+fn unanswered_datagrams_block_no_subscriber() {
     for workers in [1, 2] {
         let mut bed = Bed::new(with_room(256)).workers(workers);
         let own = at(I1, 5060);
@@ -173,7 +173,7 @@ fn bed_of_256_messages() -> Bed {
 /// Over TCP, of subscribers that begin messages and never end them: all others are read, and what
 /// was taken back for them is read once it is repeated.
 #[test]
-fn half_messages_of_a_few_subscribers_keep_nobody_out() {
+fn half_messages_of_a_few_subscribers_block_no_other() {
     let mut bed = bed_of_256_messages();
     let (begun, refused) = begin_many(&mut bed);
     let mut others = Vec::new();

@@ -464,7 +464,7 @@ fn leaving_a_slice_is_logged_when_the_formula_changes() {
 
 /// The formula of the configuration knows nothing of an address that is not there any more.
 #[test]
-fn who_has_a_slice_of_an_address_that_leaves_is_told_in_the_log() {
+fn the_log_names_the_slices_of_a_removed_address() {
     covers!("6888-4");
     let formula = |addresses: &[Ipv4Addr]| {
         let mut settings = roomy();

@@ -157,7 +157,7 @@ fn it_is_released_after_a_quiet_time_and_not_before() {
 }
 
 #[test]
-fn who_goes_silent_is_remembered_for_as_long_and_then_forgotten() {
+fn a_silent_offender_is_remembered_until_its_penalty_ends() {
     let mut bed = Bed::new(with_penalty()).record_events(1_000);
     offend(&mut bed, I1);
     // UDP mappings end after five minutes, the penalty after ten.
@@ -208,7 +208,7 @@ fn offences_count_with_and_without_mappings() {
 }
 
 #[test]
-fn who_is_refused_while_it_has_nothing_offends_too() {
+fn refusals_without_any_mapping_count_as_offences() {
     let mut settings = with_penalty_of_rates();
     settings.classes[0].limits.new_mappings = Some(Rate { per_second: 1, burst: 30 });
     // Ends long before the bucket has a token again.

@@ -196,7 +196,7 @@ fn a_block_out_of_range_stays_until_its_last_mapping_and_hold() {
 }
 
 #[test]
-fn a_block_of_another_size_whose_holder_goes_on_with_it_is_kept() {
+fn a_block_of_another_size_stays_with_its_holder() {
     let mut bed = Bed::new(in_blocks());
     bed.open_udp(local(10, 5_000), at(E1, 80));
     let mut next = in_blocks();
@@ -216,7 +216,7 @@ fn a_block_of_another_size_whose_holder_goes_on_with_it_is_kept() {
 }
 
 #[test]
-fn a_subscriber_who_has_but_an_idle_block_is_none_that_notices() {
+fn a_subscriber_with_only_an_idle_block_is_not_affected() {
     let mut bed = Bed::new(in_blocks());
     let gone = *bed.open_udp(local(10, 5_000), at(E1, 80)).ip();
     // Its mapping is over; its port is held down, and its block waits.

@@ -101,7 +101,7 @@ fn a_rule_that_sends_everybody_to_another_pool_moves_everybody() {
 }
 
 #[test]
-fn who_gets_nothing_new_by_a_rule_drains_and_for_that() {
+fn a_subscriber_denied_by_a_rule_drains_with_that_reason() {
     let mut bed = Bed::new(two_pools());
     bed.open_udp(at(I1, 4_000), at(E1, 53));
     let of_udp = Match { protocol: Some(Protocol::Udp.number()), ..Match::ALL };
@@ -324,7 +324,7 @@ fn run(seed: u64, tally: &mut Tally) {
 }
 
 #[test]
-fn whom_a_plan_keeps_and_moves_keeps_and_moves_by_random_rules() {
+fn a_plan_of_random_rules_agrees_with_the_reload() {
     let mut tally = Tally::default();
     for seed in 1..=60 {
         run(seed, &mut tally);

@@ -137,7 +137,7 @@ fn a_nat64_host_names_remote_peers_by_its_prefix() {
 }
 
 #[test]
-fn who_asks_gets_the_prefix_of_its_nat64() {
+fn a_client_that_asks_gets_the_prefix_of_its_nat64() {
     covers!("7225-3.1", "7225-4.3a", "7225-4.3b");
     let mut none = WELL_KNOWN;
     none[3..6].fill(0);
@@ -163,7 +163,7 @@ fn who_asks_gets_the_prefix_of_its_nat64() {
 }
 
 #[test]
-fn a_prefix_of_other_lengths_is_told_with_its_suffix() {
+fn a_prefix_of_another_length_is_sent_with_its_suffix() {
     covers!("7225-3.1", "6887-12.1");
     let mut settings = with_pcp();
     let prefix = translate::Prefix::new(v6("2001:db8:64::"), 48).expect("a prefix");

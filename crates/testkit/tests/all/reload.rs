@@ -576,7 +576,7 @@ fn two_hundred_random_configurations_under_traffic() {
 }
 
 #[test]
-fn who_is_served_by_the_pool_of_a_rule_moves_with_its_addresses() {
+fn a_subscriber_of_a_rules_pool_moves_with_its_addresses() {
     const OTHER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 200);
     let mut settings = settings();
     let second = Pool { name: "b".into(), addresses: vec![OTHER], subscribers: Vec::new(), ..Pool::default() };

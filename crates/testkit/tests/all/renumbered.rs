@@ -150,7 +150,7 @@ fn a_threshold_names_its_pool_after_renumbering() {
 }
 
 #[test]
-fn refusals_that_are_told_together_name_the_pool_that_refused() {
+fn refusals_reported_together_name_the_pool_that_refused() {
     let mut settings = roomy().addresses(&POOL[..1]).ports(2_048, 2_051);
     settings.pools[0].reuse_delay = Duration::ZERO;
     let mut bed = Bed::new(settings.clone()).record_events(1_000);

@@ -168,7 +168,7 @@ fn a_port_behind_a_filter_needs_no_rest_where_that_is_asked_for() {
 /// Ports that flows share are reused at once, but not towards the same remote endpoint: its late
 /// packets reach nobody.
 #[test]
-fn a_five_tuple_of_a_flow_rests_like_a_port() {
+fn a_five_tuple_of_a_flow_is_held_down_like_a_port() {
     covers!("6888-REQ-8", "6888-REQ-8a", "6888-REQ-8c");
     let late = |bed: &mut Bed, external| {
         bed.outside(&build::udp(at(E1, 443), external).payload(b"late").build());
@@ -234,7 +234,7 @@ fn a_five_tuple_of_a_closed_connection_needs_no_rest() {
 /// No subscriber is refused for held ports where the table of flows is full: those held the longest
 /// are released.
 #[test]
-fn what_rests_makes_room_in_a_full_table_of_flows() {
+fn held_ports_are_released_when_the_table_of_flows_is_full() {
     let mut settings = few_ports(100).endpoint_dependent(Prefix::ALL, (443, 443)).short_timers();
     settings.limits.flows_max = 20;
     let mut bed = Bed::new(with_delay(settings, 600, NONE));
@@ -286,7 +286,7 @@ fn how_long_and_how_many_ports_rest_is_configurable() {
 }
 
 #[test]
-fn pools_have_rests_of_their_own() {
+fn each_pool_has_its_own_hold_down() {
     covers!("6888-REQ-8cfg");
     let mut wanted = with_delay(few_ports(4), 100, NONE);
     let mut second = wanted.pools[0].clone();
@@ -309,7 +309,7 @@ fn pools_have_rests_of_their_own() {
 }
 
 #[test]
-fn what_only_rests_is_told_from_what_is_in_use() {
+fn held_ports_are_counted_apart_from_used_ones() {
     let mut bed = Bed::new(few_ports(8)).workers(2);
     let [used, held_down] = [nat::Shared::ports_used, nat::Shared::ports_held_down];
     let count = |bed: &Bed, of: fn(&nat::Shared, nat::types::AddressIndex, Protocol) -> u32| {

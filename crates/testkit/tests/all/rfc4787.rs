@@ -310,7 +310,7 @@ fn no_icmp_message_ends_or_refreshes_a_mapping() {
 }
 
 #[test]
-fn errors_pass_whoever_sends_them_with_every_code_of_type_3() {
+fn errors_of_type_3_pass_from_any_sender_with_any_code() {
     covers!("4787-REQ-12a", "4787-REQ-12b");
     let mut bed = Bed::new(settings());
     let sent = build::udp(at(I1, 5000), at(E1, 1000)).payload_length(DATAGRAM).build();
@@ -411,7 +411,7 @@ fn fragments_pass_in_every_order_and_late() {
 }
 
 #[test]
-fn a_flood_of_incomplete_datagrams_hurts_nobody_else() {
+fn a_flood_of_incomplete_datagrams_hurts_no_other() {
     covers!("4787-REQ-14a");
     let mut bed = Bed::new(settings());
     let external = bed.open_udp(at(I1, 5000), at(E1, 9));
@@ -478,7 +478,7 @@ fn without_ports_packets_are_refused_and_nothing_is_evicted() {
 }
 
 #[test]
-fn full_tables_refuse_and_evict_nobody() {
+fn full_tables_refuse_new_mappings_and_evict_none() {
     covers!("6888-REQ-11d", "S15");
     let mut bed = Bed::new(settings().limits(|limits| limits.mappings_max = 50));
     let all: Vec<_> = (0..50).map(|port| bed.open_udp(at(I1, 5_000 + port), at(E1, 9))).collect();

@@ -55,7 +55,7 @@ fn a_mapping_serves_every_destination() {
 }
 
 #[test]
-fn a_connection_carries_data_both_ways_whoever_opens_it() {
+fn a_connection_opened_from_either_side_carries_data() {
     covers!("5382-REQ-2");
     for mut bed in beds(&settings()) {
         for first in SIDES {

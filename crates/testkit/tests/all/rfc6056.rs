@@ -41,7 +41,7 @@ fn the_whole_range_is_used_evenly_and_reserved_ports_never() {
 }
 
 #[test]
-fn a_port_says_nothing_about_the_next_one_or_the_internal_port() {
+fn a_port_reveals_neither_the_next_nor_the_internal_one() {
     covers!("6056-2", "6888-REQ-15");
     let mut bed = Bed::new(settings());
     let ports = ports(&mut bed, 10_000);

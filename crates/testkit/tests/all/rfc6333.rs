@@ -87,7 +87,7 @@ fn own_errors_come_from_the_aftr_inside_the_softwire() {
 }
 
 #[test]
-fn nobody_outside_speaks_as_the_aftr() {
+fn packets_from_outside_cannot_pose_as_the_aftr() {
     covers!("6333-4");
     let mut settings = settings6();
     let mut bed = Bed6::new(settings.clone());

@@ -89,7 +89,7 @@ fn the_mapping_above_the_quota_is_refused_and_all_others_go_on() {
 }
 
 #[test]
-fn who_gets_nothing_at_all_is_counted_and_shown() {
+fn a_subscriber_refused_from_its_start_is_counted_and_shown() {
     covers!("6888-REQ-4");
     for workers in [1, 3] {
         let mut settings = limited(SubscriberLimits::default());
@@ -272,7 +272,7 @@ fn a_rate_of_sessions_outlives_the_last_mapping_too() {
 }
 
 #[test]
-fn who_only_waits_for_a_rate_takes_no_room_from_others() {
+fn a_rate_limited_subscriber_uses_no_room_of_others() {
     covers!("6888-REQ-4c");
     let rate = Some(Rate { per_second: 1, burst: 3 });
     let mut settings = short_lived(SubscriberLimits { new_mappings: rate, ..SubscriberLimits::default() });
@@ -416,7 +416,7 @@ fn a_timer_of_a_well_known_port_is_for_its_sessions_only() {
 }
 
 #[test]
-fn what_nobody_answers_ends_before_what_was_answered() {
+fn unanswered_mappings_end_before_answered_ones() {
     covers!("4787-REQ-5", "4787-REQ-5b");
     let mut bed = Bed::new(settings().timers(|timeouts| timeouts.udp_unanswered = Duration::from_secs(120)));
     let (silent, answered) = (SocketAddrV4::new(I1, 5_000), SocketAddrV4::new(I1, 5_001));
@@ -458,7 +458,7 @@ fn crossings(bed: &mut Bed) -> Vec<(EventKind, Cause, u32)> {
 }
 
 #[test]
-fn a_subscriber_that_crosses_a_threshold_is_told_once_each_way() {
+fn crossing_a_threshold_is_reported_once_each_way() {
     covers!("6888-REQ-11c");
     let threshold = Some(Threshold { high_percent: 80, low_percent: 50 });
     let limits = SubscriberLimits { ports_max: [10; 3], sessions_max: 40, threshold, ..SubscriberLimits::default() };

@@ -198,7 +198,7 @@ fn a_subscriber_is_shown_with_its_own_and_a_rules_pool() {
 }
 
 #[test]
-fn a_filter_decides_by_direction_and_whoever_is_first() {
+fn a_filter_decides_by_the_direction_of_the_first_packet() {
     let tcp = Match { protocol: Some(6), ..Match::ALL };
     let mut rules = settings()
         .filter(Match { destination: Prefix::host(E1), ..tcp }, FilterAction::Permit)
@@ -540,7 +540,7 @@ fn hits_outlive_reloads_as_long_as_their_rule_stands_somewhere() {
 }
 
 #[test]
-fn what_rules_decide_while_workers_go_over_is_counted() {
+fn rules_are_counted_while_workers_switch_snapshots() {
     let ssh = Match { protocol: Some(6), destination_ports: PortRange::one(22), ..Match::ALL };
     let netbios = FilterRule {
         matches: Match { protocol: Some(17), destination_ports: PortRange::one(137), ..Match::ALL },

@@ -164,7 +164,7 @@ fn a_port_counts_only_for_its_opener_while_it_has_flows() {
 }
 
 #[test]
-fn whoever_may_have_no_port_uses_those_of_others_and_opens_none() {
+fn a_quota_of_no_ports_joins_shared_ports_and_opens_none() {
     let mut settings = web(3);
     settings.pools[0].shared_ports_min = 1;
     let limits = SubscriberLimits { ports_max: [0; Protocol::COUNT], ..SubscriberLimits::default() };
@@ -187,7 +187,7 @@ fn whoever_may_have_no_port_uses_those_of_others_and_opens_none() {
 }
 
 #[test]
-fn a_threshold_tells_of_shared_ports_as_of_others() {
+fn a_threshold_counts_shared_ports_too() {
     let mut settings = web(4);
     settings.subscriber.threshold = Some(Threshold { high_percent: 75, low_percent: 25 });
     let mut bed = Bed::new(settings).record_events(1 << 12);

@@ -124,7 +124,7 @@ fn each_client_of_a_server_over_udp_is_read() {
 /// It opens no port for a client that has asked for nothing, also where it is read because it
 /// leads to a port of SIP.
 #[test]
-fn an_answer_that_nobody_asked_for_opens_nothing() {
+fn an_unsolicited_answer_opens_nothing() {
     let mut bed = bed(1);
     asks(&mut bed, at(E1, 5060));
     for client in [at(E1, 5061), at(E2, 40_000)] {

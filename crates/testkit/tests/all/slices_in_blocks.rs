@@ -183,7 +183,7 @@ fn a_deadline_says_when_every_slice_is_whole_at_the_latest() {
 }
 
 #[test]
-fn a_block_in_ones_own_slice_takes_nothing_from_anybody() {
+fn a_block_in_the_subscribers_own_slice_takes_no_port() {
     let before = in_blocks(&POOL[..1], 64);
     let mut bed = Bed::new(before.clone());
     let external = bed.open_udp(subscriber(0), at(E1, 443));

@@ -133,7 +133,7 @@ fn the_server_itself_always_leaves_from_its_forwarded_port() {
 }
 
 #[test]
-fn forwarded_ports_are_never_given_to_anybody_else() {
+fn forwarded_ports_are_never_given_to_another_subscriber() {
     // Exactly the ten forwarded ports and six others.
     let mut wanted = with_forwards().addresses(&POOL[1..2]).ports(8_000, 8_015);
     wanted.pools[0].reuse_delay = Duration::ZERO;
@@ -177,7 +177,7 @@ fn a_subscriber_reaches_a_forward_by_its_outside_address() {
 }
 
 #[test]
-fn only_whom_the_pool_lets_in_gets_in_where_that_is_asked_for() {
+fn with_admission_as_pool_the_pools_filtering_applies() {
     let mut wanted = with_forwards().filtering(Filtering::AddressDependent);
     for forward in &mut wanted.forwards {
         forward.admission = Admission::AsPool;

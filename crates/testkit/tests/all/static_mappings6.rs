@@ -114,7 +114,7 @@ fn a_forward_leads_into_a_softwire() {
 }
 
 #[test]
-fn a_host_leaves_from_its_forward_before_anyone_came() {
+fn a_host_uses_its_forwards_port_before_any_inbound_packet() {
     for workers in [1, 2] {
         let mut bed = Bed6::with_workers(forwarded(), workers);
         assert_eq!(left_from(&mut bed, C6, 80, at(E1, 53)), Some(WEB));
@@ -184,7 +184,7 @@ fn filters_and_the_pools_filtering_apply_to_forwards() {
 }
 
 #[test]
-fn nobody_is_granted_the_port_of_a_forward() {
+fn the_port_of_a_forward_is_never_granted() {
     covers!("6887-11.3f");
     let mut bed = Bed6::new(forwarded());
     let mut told = |host: &str, ask: &Ask| {

@@ -32,7 +32,7 @@ fn echo_and_timestamp_queries_share_one_identifier_mapping() {
 }
 
 #[test]
-fn a_syn_ack_that_nobody_waits_for_is_dropped_silently() {
+fn an_unsolicited_syn_ack_is_dropped_silently() {
     covers!("T2");
     let mut bed = Bed::new(settings());
     let external = bed.open_udp(at(I1, 5000), at(E1, 9));
@@ -158,7 +158,7 @@ fn a_subscriber_cannot_be_imitated_from_outside_to_another_one() {
 }
 
 #[test]
-fn destinations_that_can_not_be_are_dropped() {
+fn impossible_destinations_are_dropped() {
     covers!("T8");
     let mut bed = Bed::new(settings());
     let bad = [
@@ -184,7 +184,7 @@ fn destinations_that_can_not_be_are_dropped() {
 }
 
 #[test]
-fn sources_that_can_not_be_are_dropped() {
+fn impossible_sources_are_dropped() {
     covers!("T8");
     let mut bed = Bed::new(settings());
     let external = bed.open_udp(at(I1, 5000), at(E1, 9));

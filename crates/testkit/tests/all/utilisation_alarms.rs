@@ -73,7 +73,7 @@ fn a_pool_of_blocks_is_as_full_as_it_is_leased() {
 }
 
 #[test]
-fn blocks_that_flows_share_ports_of_are_nobody_elses_either() {
+fn blocks_with_shared_ports_count_as_used() {
     covers!("6888-REQ-11c");
     for workers in [1, 4] {
         let mut settings =

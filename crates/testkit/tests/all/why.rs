@@ -649,7 +649,7 @@ fn what_is_explained_is_what_happens() {
 }
 
 #[test]
-fn a_port_that_rests_is_not_said_to_be_had() {
+fn why_does_not_promise_a_held_port() {
     for one_to_one in [false, true] {
         let rest = |mut settings: Settings| {
             settings.pools[0].reuse_delay = Duration::from_secs(60);

@@ -108,7 +108,7 @@ fn why_names_a_nat64_host_before_and_with_its_mapping() {
 }
 
 #[test]
-fn why_tells_homes_with_equal_inner_addresses_apart() {
+fn why_distinguishes_homes_with_equal_inner_addresses() {
     let mut bed = Bed6::new(settings6());
     let home = Ipv4Addr::new(192, 168, 1, 2);
     let inner = build::udp(at(home, 5_000), at(E1, 53)).payload(b"question").build();

@@ -35,7 +35,7 @@ fn the_vectors_of_rfc_6052_hold_both_ways() {
 }
 
 #[test]
-fn prefixes_that_are_none_are_refused() {
+fn invalid_prefixes_are_refused() {
     for length in 0..=128 {
         let result = Prefix::new(bits("2001:db8::"), length);
         assert_eq!(result.is_ok(), matches!(length, 32 | 40 | 48 | 56 | 64 | 96), "/{length}");
@@ -123,7 +123,7 @@ fn no_other_destinations_are_refused() {
 }
 
 #[test]
-fn sources_that_are_none_are_named() {
+fn invalid_sources_are_named() {
     for (source, reason) in [
         ("::", Reason::SourceUnspecified),
         ("::1", Reason::SourceLoopback),

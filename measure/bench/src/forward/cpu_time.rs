@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_never_more_than_all_and_all_when_nobody_knows() {
+    fn a_share_is_at_most_all_and_all_if_unknown() {
         assert_eq!(share(Some(1_000), Some(1_500), 1_000.0), 0.5);
         assert_eq!(share(Some(1_000), Some(3_000), 1_000.0), 1.0);
         assert_eq!(share(None, Some(3_000), 1_000.0), 1.0);

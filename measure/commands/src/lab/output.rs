@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_result_is_not_told_as_a_figure() {
+    fn a_failed_result_is_not_shown_as_a_figure() {
         let whole = printed(&json!({ "samples": { "values": [5.0], "median": 5.0, "p1": 5.0, "p99": 5.0 } }));
         assert!(whole.contains("  median 5 frames/s, 1st percentile 5, 99th 5, of 1\n"), "{whole}");
         let none = json!({ "values": [], "median": null, "p1": null, "p99": null });

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_the_frames_that_came_is_told_in_words() {
+    fn faults_of_received_frames_are_put_into_words() {
         let faults = Faults { untranslated: 3000, ..Faults::default() };
         let message = ExperimentError::NoConnection { sent: 3000, faults }.to_string();
         assert!(message.contains("(3000 left untranslated)"), "{message}");

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_delay_is_not_told_of_one_frame() {
+    fn no_delay_is_shown_for_a_single_frame() {
         let with = |frames| Numbers { delays: Some(("--trial-seconds", frames)), ..Numbers::default() };
         assert_eq!(shown(&parameters(), &with(100.0)), "fine");
         let shown = shown(&parameters(), &with(1.0));

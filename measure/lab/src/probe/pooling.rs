@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_whom_little_was_seen_are_not_paired() {
+    fn hosts_with_few_observed_flows_are_not_paired() {
         let of = |host: Host| judged(&vec![host; 8], 4, true);
         assert_eq!(of(host(1, 28, Beyond::NotAsked)), ("paired", Verdict::Met));
         assert_eq!(

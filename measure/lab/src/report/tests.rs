@@ -138,7 +138,7 @@ fn the_page_has_all_that_the_folder_has() {
 }
 
 #[test]
-fn a_folder_without_results_is_told_so() {
+fn a_folder_without_results_is_reported() {
     let folder = Folder::new("empty");
     let error = Results::read(&folder.0).unwrap_err().to_string();
     assert!(error.contains("holds no result (0 files); measure first"), "{error}");

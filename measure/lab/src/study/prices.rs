@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_wrong_is_told_in_one_sentence() {
+    fn a_faulty_list_is_reported_in_one_sentence() {
         let folder = std::env::temp_dir().join(format!("natrix-prices-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("prices.csv");

@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_to_stop_ends_the_run_under_way_and_keeps_what_it_says() {
+    fn a_stop_request_ends_the_run_and_keeps_its_output() {
         let stop = AtomicBool::new(true);
         let script = "trap 'echo {\\\"interrupted\\\":true}; exit 1' TERM; for i in $(seq 100); do sleep 0.1; done";
         // The signal may come before the trap is set.
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_says_what_the_tester_can_and_who_shared_a_cpu() {
+    fn a_result_has_the_testers_ceiling_and_shared_cpus() {
         let result =
             json!({"ceiling": {"frames_per_second": 5e5}, "cores": [{"cpu": 0, "runs": ["tester", "kernel"]}]});
         assert_eq!((ceiling(&result), cores(&result)), (Some(5e5), vec!["CPU 0: tester, kernel".to_owned()]));

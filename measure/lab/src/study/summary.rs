@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn delays_are_told_over_the_repetitions_and_bounds_as_bounds() {
+    fn delays_summarize_repetitions_and_bounds_stay_bounds() {
         let samples = json!({"median": 5.0, "p1": 4.0, "p99": 6.0});
         let way = json!({"way": "inbound", "typical_us": samples, "worst_case_us": samples});
         let told = found(&json!({"result": {"over_repetitions": {"delays": [way]}, "repetitions": []}}));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tester_alone_does_no_better_is_told_as_a_bound() {
+    fn a_delay_of_the_tester_alone_is_shown_as_a_bound() {
         let of = |share: f64| {
             let samples = json!({"values": [938e3], "median": 938e3, "p1": 938e3, "p99": 938e3});
             found(&json!({"unit": "connections/s", "result": {"samples": samples}, "ceiling": {"share": share}}))

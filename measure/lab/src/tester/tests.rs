@@ -364,7 +364,7 @@ fn a_device_that_answers_arp_is_met_and_a_silent_one_is_named() {
 }
 
 #[test]
-fn links_are_waited_for_while_somebody_says_so() {
+fn links_are_awaited_while_the_caller_wants() {
     let mut tester = tester(Mischief { unplug_from: Some(0), ..Mischief::default() });
     let mut asked = 0;
     let met: Result<(), TesterError> = tester.meet_while(|_| {
@@ -458,7 +458,7 @@ fn a_known_delay_is_reported_within_half_a_millisecond() {
 }
 
 #[test]
-fn a_tester_that_can_not_keep_the_rate_has_no_result() {
+fn a_tester_that_cannot_keep_the_rate_has_no_result() {
     let space = space();
     let mut tester = tester(Mischief::default());
     let mut establish = Establish::new(&space, 1_000_000);

@@ -244,7 +244,7 @@ fn endpoint_dependent_flows_share_ports_and_keep_their_filter() {
 }
 
 #[test]
-fn a_quota_is_told_from_a_pool_that_is_full() {
+fn a_quota_differs_from_a_full_pool() {
     let mut quota = settings();
     quota.subscriber.ports_max = [600; 3];
     let report = probed_parts(quota, Simulated::site(), &[Part::Exhaustion]);

@@ -87,7 +87,7 @@ fn one_that_is_right_is_found_right() {
 }
 
 #[test]
-fn each_mapping_and_filtering_class_is_told_apart() {
+fn each_mapping_and_filtering_class_is_recognized() {
     let classes = [Dependence::Endpoint, Dependence::Address, Dependence::AddressAndPort];
     for mapping in classes {
         let report = with(Part::Mapping, |ways| ways.mapping = mapping);
@@ -236,7 +236,7 @@ fn fragments_are_lost_or_only_taken_in_order() {
 }
 
 #[test]
-fn fragments_as_large_as_a_frame_are_told_from_small_ones() {
+fn fragments_as_large_as_a_frame_differ_from_small_ones() {
     for (fragment_bytes_max, value, verdict) in [(1_500, "passed", Verdict::Met), (1_499, "lost", Verdict::NotMet)] {
         let report = with(Part::Fragments, |ways| ways.fragment_bytes_max = fragment_bytes_max);
         for direction in ["out", "in"] {
@@ -540,7 +540,7 @@ impl World for Ended {
 }
 
 #[test]
-fn who_interrupts_the_probe_keeps_what_was_found() {
+fn an_interrupted_probe_keeps_what_it_found() {
     let ways = || Ways { idle: Duration::from_secs(40), ..Ways::default() };
     let of = |at: u64| {
         let mut world = Ended { toy: Toy::new(ways()), at: Duration::from_secs(at) };

@@ -1,11 +1,12 @@
 //! Plain English, as far as a machine can judge it: line widths, words and the length of test names.
 //!
 //! Comments and strings of Rust sources are read, Markdown without its code spans, and Python, shell
-//! and TOML files as a whole. Code itself is not.
+//! and TOML files as a whole. Of the code itself, names of tests are.
 
 use std::fmt;
 use std::path::Path;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 const COMMENT_WIDTH: usize = 100;
 const MARKDOWN_WIDTH: usize = 120;
@@ -86,6 +87,13 @@ const PLAINER: &[(&str, &str)] = &[
     ("so that one", "name the thing"),
     ("there is none of", "there is no"),
     ("went over", "switched to"),
+];
+
+/// The same for names of tests, where these words stand for a packet, a port or a subscriber.
+const PLAINER_IN_NAMES: &[(&str, &str)] = &[
+    ("nobody", "name the thing; no subscriber, no packet"),
+    ("somebody", "name the thing; another subscriber"),
+    ("who", "name the thing"),
 ];
 
 /// Phrases in which a listed word is the right one.
@@ -183,19 +191,21 @@ fn check(file: &str, text: &str, found: &mut Vec<Fault>) {
         } else if inner.starts_with(if is_rust { "//" } else { "#" }) && width > COMMENT_WIDTH {
             report(number, Rule::Width, format!("a comment of {width} columns; wrap at {COMMENT_WIDTH}"));
         }
-        if is_rust {
-            is_test |= inner.starts_with("#[test]");
-            if let Some(rest) = inner.strip_prefix("fn ").filter(|_| is_test) {
-                is_test = false;
-                let name = rest.split(['(', '<']).next().unwrap_or_default();
-                if name.len() > TEST_NAME_LENGTH {
-                    let length = name.len();
-                    report(
-                        number,
-                        Rule::TestName,
-                        format!("`{name}` has {length} characters; {TEST_NAME_LENGTH} are enough"),
-                    );
-                }
+        let (mark, keyword) = if is_rust { ("#[test]", "fn ") } else { ("@test(", "def ") };
+        is_test |= inner.starts_with(mark);
+        if let Some(rest) = inner.strip_prefix(keyword).filter(|_| is_test) {
+            is_test = false;
+            let name = rest.split(['(', '<']).next().unwrap_or_default();
+            if is_rust && name.len() > TEST_NAME_LENGTH {
+                let length = name.len();
+                report(
+                    number,
+                    Rule::TestName,
+                    format!("`{name}` has {length} characters; {TEST_NAME_LENGTH} are enough"),
+                );
+            }
+            for (_, phrase, plainer) in unplain(&name.replace('_', " "), &[PLAINER, PLAINER_IN_NAMES].concat()) {
+                report(number, Rule::TestName, format!("\"{phrase}\" in `{name}`; say it plainly ({plainer})"));
             }
         }
     }
@@ -205,18 +215,24 @@ fn check(file: &str, text: &str, found: &mut Vec<Fault>) {
         () => vec![(1, trimmed_lines(text))],
     };
     for (first, prose) in proses {
-        let flat = FINE
-            .iter()
-            .fold(prose.to_lowercase().replace('\n', " "), |flat, fine| flat.replace(fine, &"-".repeat(fine.len())));
-        for (phrase, plainer) in PLAINER {
-            for (at, _) in flat.match_indices(phrase) {
-                if is_bounded(&flat, at, at + phrase.len()) {
-                    let line = first + prose.get(..at).map_or(0, |before| before.matches('\n').count());
-                    report(line, Rule::Word, format!("\"{phrase}\"; say it plainly ({plainer})"));
-                }
-            }
+        for (at, phrase, plainer) in unplain(&prose, PLAINER) {
+            let line = first + prose.get(..at).map_or(0, |before| before.matches('\n').count());
+            report(line, Rule::Word, format!("\"{phrase}\"; say it plainly ({plainer})"));
         }
     }
+}
+
+/// Where phrases of `list` occur in a text, each with the plainer one.
+fn unplain(prose: &str, list: &[(&'static str, &'static str)]) -> Vec<(usize, &'static str, &'static str)> {
+    let flat = FINE
+        .iter()
+        .fold(prose.to_lowercase().replace('\n', " "), |flat, fine| flat.replace(fine, &"-".repeat(fine.len())));
+    let of = |(phrase, plainer): &(&'static str, &'static str)| {
+        let (phrase, plainer) = (*phrase, *plainer);
+        let places = flat.match_indices(phrase).filter(|(at, _)| is_bounded(&flat, *at, at + phrase.len()));
+        places.map(|(at, _)| (at, phrase, plainer)).collect::<Vec<_>>()
+    };
+    list.iter().flat_map(of).collect()
 }
 
 fn is_bounded(text: &str, from: usize, to: usize) -> bool {
@@ -316,24 +332,39 @@ fn character(rest: &str) -> usize {
 }
 
 /// Fails with all places that break a rule.
-fn hold(root: &Path, rule: Rule) {
-    let found: Vec<String> = faults(root).iter().filter(|fault| fault.rule == rule).map(Fault::to_string).collect();
+fn hold(rule: Rule) {
+    static FAULTS: LazyLock<Vec<Fault>> = LazyLock::new(|| faults(&super::workspace_root()));
+    let found: Vec<String> = FAULTS.iter().filter(|fault| fault.rule == rule).map(Fault::to_string).collect();
     assert!(found.is_empty(), "{} places:\n{}", found.len(), found.join("\n"));
 }
 
 #[test]
 fn comments_and_markdown_keep_their_width() {
-    hold(&super::workspace_root(), Rule::Width);
+    hold(Rule::Width);
 }
 
 #[test]
 fn prose_uses_plain_words() {
-    hold(&super::workspace_root(), Rule::Word);
+    hold(Rule::Word);
 }
 
 #[test]
-fn test_names_are_short() {
-    hold(&super::workspace_root(), Rule::TestName);
+fn test_names_are_short_and_plain() {
+    hold(Rule::TestName);
+}
+
+#[test]
+fn names_of_tests_are_read_word_by_word() {
+    let source = "#[test]\nfn who_is_told() {}\nfn somebody() {}\n#[test]\nfn a_whole_epoch_time() {}\n";
+    let python = "@test()\ndef nobody_answers(n):\n    told = 1\n\ndef who(n):\n";
+    let mut found = Vec::new();
+    check("crates/x/src/a.rs", source, &mut found);
+    check("tests/netns/a.py", python, &mut found);
+    let of_names = found.iter().filter(|fault| fault.rule == Rule::TestName);
+    let seen: Vec<String> = of_names.map(ToString::to_string).collect();
+    assert_eq!(seen.len(), 3, "{seen:?}");
+    assert!(seen[0].starts_with("crates/x/src/a.rs:2: \"told\""), "{seen:?}");
+    assert!(seen[2].starts_with("tests/netns/a.py:2: \"nobody\""), "{seen:?}");
 }
 
 #[test]

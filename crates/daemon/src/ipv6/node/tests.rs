@@ -215,7 +215,7 @@ fn a_duplicate_that_another_worker_heard_is_not_announced() {
 }
 
 #[test]
-fn nobody_has_a_group_or_our_own_station() {
+fn group_addresses_and_our_own_station_are_not_neighbours() {
     let mut node = node();
     let now = Instant::from_micros(1);
     let groups = [MacAddress([1, 0, 0x5e, 0, 0, 1]), MacAddress([0xff; 6])];

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_on_top_of_others_are_told_from_ends_of_pairs() {
+    fn stacked_devices_differ_from_ends_of_pairs() {
         let read = |attributes: &[LinkAttribute]| {
             let mut message = LinkMessage::default();
             message.header.index = 7;
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_natrix_are_told_from_those_of_others() {
+    fn addresses_of_natrix_differ_from_other_addresses() {
         let of_natrix = address(7, Ipv4Addr::new(192, 0, 2, 9).into(), 24);
         let read = |message: &RouteNetlinkMessage| {
             let mut found = None;

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_neighbour_is_told_from_one_that_failed() {
+    fn a_deleted_neighbour_differs_from_a_failed_one() {
         let RouteNetlinkMessage::NewNeighbour(mut message) = resolve(7, Ipv4Addr::new(192, 0, 2, 9).into()) else {
             panic!("a neighbour")
         };

@@ -365,7 +365,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_a_route_or_none(bytes in vec(any::<u8>(), 0..120), kind in 24_u16..26) {
+        fn any_bytes_parse_as_a_route_or_are_ignored(bytes in vec(any::<u8>(), 0..120), kind in 24_u16..26) {
             let mut bytes = bytes;
             if let Some(place) = bytes.get_mut(4..6) {
                 place.copy_from_slice(&kind.to_ne_bytes());

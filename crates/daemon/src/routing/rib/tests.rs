@@ -128,7 +128,7 @@ fn what_leads_inside_is_excluded_outside() {
 }
 
 #[test]
-fn a_fault_of_a_device_is_told_from_a_lost_link() {
+fn a_device_fault_differs_from_a_lost_link() {
     let mut rib = Rib::of(&settings());
     let hop = |interface| Hop { interface: InterfaceId(interface), gateway: 7, weight: 1 };
     assert_eq!(rib.state(&hop(1)), HopState::Usable);

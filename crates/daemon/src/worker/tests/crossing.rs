@@ -171,7 +171,7 @@ fn a_flood_of_requests_leaves_room_in_the_ring() {
 }
 
 #[test]
-fn what_one_worker_is_told_by_arp_the_others_know() {
+fn what_one_worker_learns_by_arp_the_others_know() {
     let mut bed = Bed::new(3).after_start();
     for host in 2..40 {
         bed.push_udp(usize::from(host) % 3, subscriber(host), SERVER, b"x");

@@ -64,7 +64,7 @@ fn a_trace_shows_only_what_its_filter_lets_through() {
 }
 
 #[test]
-fn a_slow_reader_loses_records_and_is_told_how_many() {
+fn a_slow_reader_loses_records_and_learns_how_many() {
     let mut bed = Bed::new(1).after_start();
     let mut reader = tapped(&mut bed, TraceFilter::default(), 4);
     for _ in 0..10 {

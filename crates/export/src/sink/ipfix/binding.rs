@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_with_a_loss_in_it_is_none() {
+    fn a_report_with_lost_records_does_not_count() {
         let mut bindings = Bindings::default();
         bindings.begin();
         assert_eq!(say(&mut bindings, 0, &event(EventKind::MappingCreated, 1, 10)), [(NatEvent::AddressBound, 1)]);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_unseen_of_a_binding_from_before_is_released() {
+    fn an_old_binding_that_ended_unseen_is_released() {
         use EventKind::*;
         let mut bindings = Bindings::default();
         // The collector knows 1, 2 and 3; 4 is new.

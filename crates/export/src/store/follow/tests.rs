@@ -655,7 +655,7 @@ fn what_a_store_put_aside_had_not_sent_is_a_gap() {
 }
 
 #[test]
-fn a_cursor_that_is_not_one_is_none() {
+fn a_malformed_cursor_is_not_read() {
     for text in ["", "natrix cursor\nspool x", "natrix cursor\nspool 1\nframe 2\nworker 1", "natrix cursor\nspool 1\n"]
     {
         assert!(parse_cursor(text).is_none(), "{text}");

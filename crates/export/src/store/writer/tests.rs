@@ -119,7 +119,7 @@ fn push_a_second(writer: &mut StoreWriter, generator: &mut Generator) {
 }
 
 #[test]
-fn a_head_that_is_not_on_the_disk_replaces_none() {
+fn an_unwritten_head_replaces_no_file() {
     let (folder, mut writer) = store("head");
     let mut generator = Generator::new(Generated::Mappings(2_000), 4);
     let head = || fs::read_to_string(folder.join("head")).unwrap();
@@ -414,7 +414,7 @@ fn ids(writer: &StoreWriter) -> Vec<u64> {
 }
 
 #[test]
-fn a_clock_set_back_at_the_end_deletes_nothing_from_before() {
+fn a_clock_set_back_at_the_end_deletes_no_older_file() {
     let mut aged = Aged::new("set-back");
     let mut writer = aged.open(1_000_000, Some(24 * HOUR_US));
     (0..5).for_each(|_| aged.go(&mut writer, 1));

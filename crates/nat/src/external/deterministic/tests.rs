@@ -47,7 +47,7 @@ fn single_hosts_and_pairs_have_no_boundaries() {
 }
 
 #[test]
-fn what_does_not_work_out_is_told_with_its_numbers() {
+fn an_impossible_formula_is_reported_with_its_numbers() {
     let net = prefix([10, 0, 0, 0], 8);
     let many = Formula::new(&[net], 4, 1, 1_024, 65_535).unwrap_err();
     let told = FormulaError::TooMany {

@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn a_change_moves_only_the_share_of_who_comes_or_goes(weights in prop::collection::vec(1_u32..9, 2..6), first in any::<u32>()) {
+    fn a_change_moves_only_the_share_of_the_changed_target(weights in prop::collection::vec(1_u32..9, 2..6), first in any::<u32>()) {
         let targets: Vec<Target> = (1..).zip(&weights).map(|(last, weight)| target(last, *weight)).collect();
         let (fewer, newcomer) = (&targets[..targets.len() - 1], targets[targets.len() - 1].address);
         let few = Balance::new(&settings(&[forward((443, 443), fewer)]));
@@ -170,7 +170,7 @@ fn a_list_that_is_gone_is_remembered_while_it_has_sessions() {
 }
 
 #[test]
-fn a_forward_to_one_that_had_several_tells_its_sessions_apart() {
+fn a_forward_reduced_to_one_target_keeps_its_group() {
     let first = Balance::new(&settings(&[forward((443, 443), &[target(1, 1), target(2, 1)])]));
     let single = Forward {
         realm: RealmId(0),

@@ -88,7 +88,7 @@ fn any_one_of_many_workers_can_use_the_whole_address() {
 }
 
 #[test]
-fn workers_side_by_side_never_get_the_same_port_and_leave_none() {
+fn concurrent_workers_get_each_port_exactly_once() {
     let table = table(&[spec()]);
     let shares: Vec<Vec<u16>> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4u8)
@@ -152,7 +152,7 @@ fn successive_ports_are_not_related() {
 }
 
 #[test]
-fn an_entry_tells_worker_and_mapping_until_the_port_is_released() {
+fn an_entry_has_worker_and_mapping_until_port_release() {
     let table = table(&[spec(), spec()]);
     let address = AddressIndex(1);
     assert!(table.claim(address, Protocol::Tcp, 5_000));

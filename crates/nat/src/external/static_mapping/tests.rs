@@ -56,7 +56,7 @@ fn one_to_one(addresses: &[[u8; 4]], subscribers: &[([u8; 4], u8)]) -> Pool {
 }
 
 #[test]
-fn without_anything_static_nobody_is_concerned() {
+fn without_static_mappings_no_host_is_concerned() {
     let static_mappings = StaticMappingTable::new(&Settings::default(), |_| false);
     assert!(static_mappings.is_empty());
     assert!(!static_mappings.may_concern(&host([0, 0, 0, 7])));

@@ -48,7 +48,7 @@ fn counters_of_different_destinations_begin_at_unrelated_values() {
 }
 
 #[test]
-fn one_node_cannot_tell_the_identifications_of_another() {
+fn a_node_cannot_guess_the_identifications_of_another() {
     let mut source = Identifications6::new(KeyedHash::new([1, 2, 3, 4]), true);
     let mut next = |realm, node| {
         let next = source.next(RealmId(realm), node);

@@ -76,7 +76,7 @@ fn padding_of_the_link_is_not_quoted() {
 }
 
 #[test]
-fn too_big_tells_the_mtu_of_the_next_link() {
+fn too_big_has_the_mtu_of_the_next_link() {
     let bytes = error_about(IcmpError::TooBig { next_hop_mtu: 1_400 }, &udp(1_472));
     let message = icmp::Icmp::new_unchecked(&bytes[20..]);
     assert_eq!((message.icmp_type(), message.code(), message.next_hop_mtu()), (3, 4, 1_400));

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_none_where_rules_name_everything() {
+    fn rules_that_name_everything_leave_no_general_packet() {
         let halves = [to([0, 0, 0, 0], 1), to([128, 0, 0, 0], 1)];
         assert_eq!(of(&halves), None);
         assert!(of(&halves[..1]).is_some());

@@ -209,7 +209,7 @@ fn a_grant_joins_the_mapping_of_packets_and_leaves_it() {
 }
 
 #[test]
-fn a_deleted_port_rests_for_its_client() {
+fn a_deleted_port_is_held_down_for_its_client() {
     let mut shard = with(|pool| pool.filtering = [Filtering::EndpointIndependent; 3]);
     let external = open(&mut shard, 1, &request(Protocol::Udp, 7_000, 600));
     let index = shard.path.ledger.find_grant(&request(Protocol::Udp, 7_000, 600)).expect("it is there");

@@ -24,7 +24,7 @@ fn external(addresses: impl IntoIterator<Item = u32>) -> Vec<(Ipv4Addr, AddressI
 }
 
 #[test]
-fn addresses_of_pools_and_interfaces_are_told_apart() {
+fn addresses_of_pools_and_interfaces_are_distinguished() {
     let interfaces = [interface(&[("10.0.0.1", 24)]), interface(&[("192.0.2.1", 30), ("198.51.100.7", 32)])];
     let external = external(["203.0.113.1", "203.0.113.2", "198.51.100.7"].map(address));
     let set = LocalAddresses::new(&interfaces, &external);
@@ -98,7 +98,7 @@ fn addresses_are_found_by_their_places_whatever_these_are() {
 }
 
 #[test]
-fn set_without_addresses_knows_none() {
+fn an_empty_set_knows_no_address() {
     let set = LocalAddresses::new(&[], &[]);
     assert!(set.is_empty());
     assert_eq!([0, 1, u32::MAX].map(|address| set.lookup(address)), [None; 3]);

@@ -127,7 +127,7 @@ fn the_timeout_counts_from_the_first_fragment_seen() {
 }
 
 #[test]
-fn fragments_whose_first_one_never_comes_go_to_nobody_else() {
+fn fragments_without_a_first_never_join_another_datagram() {
     let mut tracker = tracker(16, 16);
     assert_eq!(give(&mut tracker, 0, key(1), piece(1_480, 100, false)), FragmentOutcome::Held);
     // Identification reused after the timeout: the old piece must not join the new datagram.

@@ -12,7 +12,7 @@ fn at(micros: u64) -> Instant {
 }
 
 #[test]
-fn a_port_rests_for_its_whole_time_and_hardly_longer() {
+fn a_port_is_held_for_its_whole_time_and_hardly_longer() {
     let delay = Duration::from_secs(120);
     for start in [0, 1, 16_383, 16_384, 3_600_000_000, (1 << (DUE_BITS + TICK_SHIFT)) - 60_000_000] {
         let mut held = HeldPorts::new(4).unwrap();
@@ -26,7 +26,7 @@ fn a_port_rests_for_its_whole_time_and_hardly_longer() {
 }
 
 #[test]
-fn ports_that_nobody_asked_for_in_three_months_are_still_due() {
+fn ports_held_three_months_ago_are_still_due() {
     let mut held = HeldPorts::new(4).unwrap();
     held.hold(1, Duration::from_secs(120), at(5_000_000));
     assert_eq!(held.pop_due(at(5_000_000) + Duration::from_secs(90 * 24 * 3_600)), Some(1));
@@ -64,7 +64,7 @@ fn with_more_delays_than_queues_ports_are_held_longer() {
 }
 
 #[test]
-fn what_goes_next_is_told_beforehand() {
+fn the_next_ports_due_are_known_beforehand() {
     let mut held = HeldPorts::new(1_000).unwrap();
     for place in 0..300 {
         held.hold(place, Duration::from_secs(1), at(place as u64));

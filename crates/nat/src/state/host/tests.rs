@@ -154,7 +154,7 @@ fn a_number_is_reused_only_after_its_last_record_and_a_while() {
 }
 
 #[test]
-fn numbers_tell_their_worker() {
+fn a_host_number_names_its_worker() {
     for workers in [1, 2, 3, 7, 64] {
         for worker in [0, workers - 1] {
             let mut store = store(1_000, 1_000, worker as u8, workers);

@@ -146,7 +146,7 @@ fn a_group_says_what_it_was_made_of() {
 }
 
 #[test]
-fn who_has_no_port_left_shares_those_that_carry_something() {
+fn a_subscriber_without_ports_joins_ports_in_use() {
     let now = Instant::from_micros(1);
     let mut ports = SharedPorts::new(1, 1, 1, KeyedHash::new(SECRET)).unwrap();
     let slot = ports.add(group(0), 5_000, now).unwrap();

@@ -7,7 +7,7 @@ fn hashes() -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn of_one_position_more_few_move_and_all_of_them_there() {
+fn one_more_position_moves_few_and_only_to_itself() {
     assert_eq!(consistent(7, 0), None);
     for positions in [1, 2, 3, 7, 100] {
         let mut moved = 0;

@@ -84,7 +84,7 @@ fn closed_sessions_make_room_for_new_ones() {
 /// Hosts that send SYNs to many FTP servers fill the table, and take nothing from others: neither
 /// a new session, nor the place of one that is established.
 #[test]
-fn unanswered_sessions_keep_nobody_out() {
+fn unanswered_sessions_block_no_subscriber() {
     let mut bed = Bed::new(with(&["ftp", "sip"]));
     let mut talk = Talk::open(&mut bed, CLIENT, SERVER).log_in(&mut bed, false);
     assert_ne!(talk.send_out(&mut bed, PORT), PORT);

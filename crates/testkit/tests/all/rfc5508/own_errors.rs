@@ -46,7 +46,7 @@ fn without_resources_the_sender_gets_the_configured_code() {
 }
 
 #[test]
-fn when_all_query_identifiers_are_in_use_the_sender_is_told() {
+fn when_all_query_identifiers_are_used_the_sender_learns() {
     covers!("5508-REQ-8", "6888-REQ-11a");
     let mut bed = Bed::new(settings().addresses(&POOL[..1]));
     let mut used = HashSet::new();

@@ -60,7 +60,7 @@ fn subscribers_with_equal_identifiers_get_their_own_replies() {
 }
 
 #[test]
-fn queries_from_outside_reach_nobody_inside() {
+fn queries_from_outside_reach_no_subscriber() {
     covers!("5508-REQ-1");
     let mut bed = Bed::new(settings());
     let external = bed.ping(I1, 7, E1);

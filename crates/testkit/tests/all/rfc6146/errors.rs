@@ -146,7 +146,7 @@ fn no_ipv4_host_reports_about_a_host_by_its_number() {
 }
 
 #[test]
-fn nobody_outside_speaks_for_natrix() {
+fn packets_from_outside_cannot_pose_as_natrix() {
     let mut bed = Bed6::new(settings6());
     let dummy = Ipv4Addr::new(192, 0, 0, 8);
     let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"question"));

@@ -125,7 +125,7 @@ fn a_connection_opens_as_the_states_say() {
 }
 
 #[test]
-fn a_segment_without_session_opens_none() {
+fn a_segment_without_session_opens_no_session() {
     covers!("6146-22");
     let (mut bed, mapped) = half_open(settings6());
     for flags in [ACK, FIN | ACK, RST, SYN | ACK, 0] {

@@ -43,7 +43,7 @@ fn all_workers_at_once_fit_an_entry() {
 }
 
 #[test]
-fn nobody_joins_what_is_a_mappings() {
+fn the_port_of_a_mapping_cannot_be_joined() {
     let table = shared();
     table.publish(ADDRESS, Protocol::Tcp, 2_000, HOME, MappingIndex(MappingIndex::COUNT_MAX as u32));
     assert_eq!(table.join(ADDRESS, Protocol::Tcp, 2_000), None);
@@ -52,7 +52,7 @@ fn nobody_joins_what_is_a_mappings() {
 
 /// The port stays shared while a worker has joined, whatever the home tries.
 #[test]
-fn a_port_ceases_to_be_shared_only_when_nobody_is_there() {
+fn a_port_stays_shared_while_a_worker_uses_it() {
     let table = shared();
     let is_over = core::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {

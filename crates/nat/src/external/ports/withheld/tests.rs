@@ -60,7 +60,7 @@ fn a_port_in_use_is_withheld_when_it_is_given_back() {
 }
 
 #[test]
-fn what_is_offered_again_is_free_or_stays_with_who_has_it() {
+fn an_offered_port_is_free_or_stays_with_its_owner() {
     for table in tables() {
         assert!(table.claim(A, UDP, 2_100) && table.claim(A, UDP, 2_200));
         table.withhold(A, UDP, &mask(2_500, 2_999));
@@ -127,7 +127,7 @@ fn random_ports_spare_gaps_that_were_made_later() {
 }
 
 #[test]
-fn concurrent_withholding_loses_no_port_and_doubles_none() {
+fn concurrent_withholding_loses_and_doubles_no_port() {
     const WORKERS: usize = 3;
     const CHANGES: u64 = 600;
     const TAKEN: u64 = 10_000;

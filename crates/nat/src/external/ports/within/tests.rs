@@ -62,7 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn each_port_of_a_range_is_had_once_and_none_outside(
+    fn each_port_of_a_range_is_claimed_once_and_no_other(
         first in 1_024_u16..60_000, count in 1_u16..5_000, reserved in prop::collection::vec(1_024_u16..65_535, 0..20),
     ) {
         let range = range(first, first + count - 1);

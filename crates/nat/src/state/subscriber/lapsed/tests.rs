@@ -31,7 +31,7 @@ fn bucket(number: u64) -> Bucket {
 }
 
 #[test]
-fn who_lapses_is_found_by_nobody_and_goes_on_where_he_was() {
+fn a_lapsed_subscriber_is_hidden_and_resumes_its_counts() {
     let mut store = store();
     // Buckets of those that have any, and of lapsed ones in order of time.
     let mut present: BTreeMap<u32, (u32, Bucket)> = BTreeMap::new();
@@ -120,7 +120,7 @@ fn the_sweep_comes_to_each_that_waits_in_turn() {
 }
 
 #[test]
-fn what_was_refused_and_pledged_before_is_not_taken_along() {
+fn a_lapsed_record_forgets_refusals_and_guarantees() {
     let mut store = store();
     let slot = store.insert(REALM, 1, PoolId(0), AddressIndex(0), 0).expect("room");
     let account = store.account_mut(slot);
