@@ -134,7 +134,7 @@ class Change:
             expect(status != 0, f"natrix {word} takes a faulty file: {out.strip()}")
             expect(re.search(says, err), f"natrix {word} of a faulty file says: {err.strip()}")
 
-    def in_force(self, text):
+    def is_running(self, text):
         """Whether this text is the running configuration: then a reload has nothing to do."""
         path = self.path.with_name("compared.toml")
         path.write_text(text)
@@ -232,7 +232,7 @@ subscribers = ["100.64.0.80/28"]
         good = change.text
         change.refused(good + '\n[[pool]]\nname = "wrong"\naddresses = ["203.0.113.300"]\n', "203.0.113.300")
         change.refused(good.replace("block_size = 1024", "block_size = 1000"), "1000")
-        expect(change.in_force(good), "a faulty file changed something")
+        expect(change.is_running(good), "a faulty file changed something")
         step("a faulty file")
 
         # Limits below what somebody uses: it stays, and nothing is added.
@@ -286,12 +286,12 @@ subscribers = ["100.64.0.80/28"]
         step("an address drained")
         seen = external_port(new(n.sub1), server, port)
         expect(seen[0] in topology.POOL and seen[0] != drained, f"{drained} drains and is given out: {seen}")
-        expect(not change.in_force(undrained), "nothing drains")
+        expect(not change.is_running(undrained), "nothing drains")
 
         # And back.
         status, out, err = n.dut.command("reload", "--rollback")
         expect_equal(status, 0, f"status of the rollback ({err.strip() or out.strip()})")
-        expect(change.in_force(undrained), "the rollback did not go back")
+        expect(change.is_running(undrained), "the rollback did not go back")
         after = step("the rollback")
         for flow in [key for key in before if key[1].startswith(f"{sub1}:") and key in after]:
             expect_equal(after[flow], before[flow], f"external endpoint of {flow}")

@@ -85,12 +85,12 @@ def inbound_traffic_does_not_refresh_by_default(n):
         while time.monotonic() - begun < SHORT_SECONDS + MARGIN:
             server.sendto(b"refresh?", endpoint)
             time.sleep(0.2)
-        while probe_leftover(sub):
+        while has_waiting_datagram(sub):
             pass
         expect(not probe(server, sub, endpoint), "inbound datagrams kept the mapping")
 
 
-def probe_leftover(sub):
+def has_waiting_datagram(sub):
     """Takes one datagram that waits already; false when there is none."""
     sub.settimeout(0)
     try:

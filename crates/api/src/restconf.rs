@@ -24,6 +24,7 @@ use control::Client;
 use control::ClientError;
 use control::Counter;
 use control::Counters;
+use control::CurrentTimeouts;
 use control::Filter;
 use control::Filtering;
 use control::Host;
@@ -39,7 +40,6 @@ use control::Request;
 use control::Resource;
 use control::Rule;
 use control::Status;
-use control::TimeoutsInForce;
 use serde_json::Value;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -278,7 +278,7 @@ fn filtering(pool: &Pool) -> &'static str {
 }
 
 fn timers(figures: &Figures, pool: &Pool) -> Value {
-    let TimeoutsInForce { udp_us, tcp_opening_us, tcp_established_us, tcp_closing_us, icmp_us, .. } =
+    let CurrentTimeouts { udp_us, tcp_opening_us, tcp_established_us, tcp_closing_us, icmp_us, .. } =
         figures.status.timeouts;
     // The module has one timer for each port. If several apply to a port, the first decides.
     let mut ports = BTreeMap::new();

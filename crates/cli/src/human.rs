@@ -38,9 +38,9 @@ pub(crate) fn time_of_day(unix_micros: u64) -> String {
 /// Blocks and slices of a subscriber, each with the ports of its fullest transport in use:
 /// `5120-5631 (17), 8192-8703 (0)`, with the address if it is not the paired one. Shows at most
 /// three.
-pub(crate) fn own_ports(all: &[control::OwnPorts], paired: Option<std::net::Ipv4Addr>) -> String {
+pub(crate) fn subscriber_ports(all: &[control::SubscriberPorts], paired: Option<std::net::Ipv4Addr>) -> String {
     const SHOWN: usize = 3;
-    let one = |ports: &control::OwnPorts| {
+    let one = |ports: &control::SubscriberPorts| {
         let range = format!("{}-{}", ports.first_port, ports.last_port);
         let used = ports.ports_used.map_or_else(String::new, |used| format!(" ({})", count(used.largest())));
         let address =

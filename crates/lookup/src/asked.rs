@@ -69,7 +69,7 @@ pub(crate) fn nobody(queried: String, place: Place, detail: String) -> FindAnswe
         vrf: None,
         external_address: None,
         pool: None,
-        own_ports: Vec::new(),
+        subscriber_ports: Vec::new(),
         mapping: None,
         detail,
     }

@@ -4,8 +4,8 @@ use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 
 use control::Fault;
-use control::OwnPorts;
 use control::PerProtocol;
+use control::SubscriberPorts;
 use nat::Protocol;
 use nat::Settings;
 use nat::Shared;
@@ -85,8 +85,8 @@ pub fn own_address6(settings: &Settings, address: Ipv6Addr) -> Option<String> {
 }
 
 /// A block or slice of a subscriber.
-pub fn own_ports(ports: &view::OwnPorts) -> OwnPorts {
-    OwnPorts {
+pub fn subscriber_ports(ports: &view::SubscriberPorts) -> SubscriberPorts {
+    SubscriberPorts {
         kind: if ports.leased_s.is_some() { "block" } else { "slice" }.to_owned(),
         external_address: ports.address,
         first_port: ports.first,
@@ -101,6 +101,6 @@ pub fn per_protocol(numbers: [u64; Protocol::COUNT]) -> PerProtocol {
     PerProtocol { udp: of(Protocol::Udp), tcp: of(Protocol::Tcp), icmp: of(Protocol::Icmp) }
 }
 
-pub(crate) fn block(shared: &Shared, lease: &Lease) -> OwnPorts {
-    own_ports(&shared.own_lease(lease))
+pub(crate) fn block(shared: &Shared, lease: &Lease) -> SubscriberPorts {
+    subscriber_ports(&shared.own_lease(lease))
 }

@@ -3,8 +3,8 @@
 use core::net::Ipv4Addr;
 
 use control::FindAnswer;
-use control::OwnPorts;
 use control::Place;
+use control::SubscriberPorts;
 use nat::Protocol;
 use nat::Settings;
 use nat::StaticMappings;
@@ -382,7 +382,7 @@ impl<'a> Configured<'a> {
     fn of_slice(&self, pool: &Pool, slice: Slice, inside: Ipv4Addr, place: Place) -> FindAnswer {
         let external = pool.addresses.get(slice.address as usize).copied();
         let (first, last, realm) = (slice.first, slice.last, only_realm(pool));
-        let own_ports = external.map(|external_address| OwnPorts {
+        let subscriber_ports = external.map(|external_address| SubscriberPorts {
             kind: "slice".to_owned(),
             external_address,
             first_port: first,
@@ -395,7 +395,7 @@ impl<'a> Configured<'a> {
             realm: Some(realm.0),
             vrf: self.settings.realm_names.get(realm.index()).cloned(),
             external_address: external,
-            own_ports: own_ports.into_iter().collect(),
+            subscriber_ports: subscriber_ports.into_iter().collect(),
             ..self.without_holder(place, pool, format!("subscriber {inside} has ports {first}-{last} of {address}"))
         }
     }

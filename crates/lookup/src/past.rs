@@ -42,7 +42,7 @@ impl<'a> Formulas<'a> {
         };
         let slices = answers.into_iter().flat_map(|answer| {
             let (holder, vrf) = (answer.holder, answer.vrf.unwrap_or_default());
-            answer.own_ports.into_iter().filter_map(move |own| {
+            answer.subscriber_ports.into_iter().filter_map(move |own| {
                 Some(Slice {
                     realm: vrf.clone(),
                     subscriber: holder?,

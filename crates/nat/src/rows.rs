@@ -205,7 +205,7 @@ impl SubscriberView {
 
 /// Ports of one subscriber, for all transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnPorts {
+pub struct SubscriberPorts {
     /// External address.
     pub address: Ipv4Addr,
     /// Lowest port.

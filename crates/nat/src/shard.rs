@@ -211,7 +211,7 @@ impl Shard {
 
     /// The idle times in use. Port pressure may shorten them, except for ports with their own.
     pub fn timeouts(&self) -> crate::settings::Timeouts {
-        *self.path.ledger.policy.lifetimes.in_force()
+        *self.path.ledger.policy.lifetimes.current()
     }
 
     /// Bytes of all tables.

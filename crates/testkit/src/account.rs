@@ -44,7 +44,7 @@ pub struct TalkKey {
     /// The subscriber's end.
     pub internal: SocketAddrV4,
     /// The other end, as the subscriber knows it.
-    pub near: SocketAddrV4,
+    pub remote_inside: SocketAddrV4,
 }
 
 impl TalkKey {
@@ -55,8 +55,8 @@ impl TalkKey {
             self.protocol.number(),
             self.internal.ip().to_bits(),
             self.internal.port(),
-            self.near.ip().to_bits(),
-            self.near.port(),
+            self.remote_inside.ip().to_bits(),
+            self.remote_inside.port(),
         )
     }
 
@@ -81,7 +81,7 @@ pub enum Stage {
 #[derive(Clone, Copy, Debug)]
 pub struct Talk {
     /// The remote end as it is outside.
-    pub far: SocketAddrV4,
+    pub remote_outside: SocketAddrV4,
     /// The subscriber's end as it is outside.
     pub external: SocketAddrV4,
     /// The events say it has a share of its port only.
@@ -131,7 +131,7 @@ pub struct Use {
 /// RFCs, and the shortest timer of a port that tests may configure.
 fn life_min(key: &TalkKey) -> Duration {
     Duration::from_secs(match key.protocol {
-        Protocol::Udp if key.near.port() == 443 => 60,
+        Protocol::Udp if key.remote_inside.port() == 443 => 60,
         Protocol::Udp => 120,
         Protocol::Tcp => 240,
         Protocol::Icmp => 60,
@@ -157,7 +157,7 @@ pub struct Account {
 impl Account {
     /// A packet of a talk came out, from inside (or the first one from outside), by these
     /// endpoints.
-    pub fn passed_out(&mut self, now: Instant, key: TalkKey, (external, far): (SocketAddrV4, SocketAddrV4)) {
+    pub fn passed_out(&mut self, now: Instant, key: TalkKey, (external, remote_outside): (SocketAddrV4, SocketAddrV4)) {
         // What a change may end takes all with it that came later.
         let shares = |(other, talk): (&TalkKey, &Talk)| {
             other.is_of(key.protocol, key.internal) && talk.external == external && talk.is_at_risk
@@ -165,7 +165,7 @@ impl Account {
         let is_at_risk = self.talks.iter().any(shares);
         let (sure_until, gone_by) = (now + life_min(&key), now + LIFE_MAX[key.protocol.index()]);
         let fresh = Talk {
-            far,
+            remote_outside,
             external,
             is_flow: false,
             is_inbound: false,
@@ -178,7 +178,7 @@ impl Account {
             stage: Stage::Opened,
         };
         let talk = self.talks.entry(key).or_insert(fresh);
-        if (talk.external, talk.far) != (external, far) {
+        if (talk.external, talk.remote_outside) != (external, remote_outside) {
             *talk = fresh;
         }
         talk.sure_until = sure_until;
@@ -190,7 +190,7 @@ impl Account {
     pub fn opened_from_outside(&mut self, now: Instant, key: TalkKey, external: SocketAddrV4) {
         let known = self.talks.get(&key).is_some_and(|talk| talk.external == external && talk.is_possible(now));
         if !known {
-            self.passed_out(now, key, (external, key.near));
+            self.passed_out(now, key, (external, key.remote_inside));
             let talk = self.talks.get_mut(&key).expect("it was entered");
             (talk.sure_until, talk.is_inbound) = (now, true);
         }
@@ -219,8 +219,9 @@ impl Account {
 
     /// The events say that this flow ended.
     pub fn flow_ended(&mut self, protocol: Protocol, internal: SocketAddrV4, ends: (SocketAddrV4, SocketAddrV4)) {
-        self.talks
-            .retain(|key, talk| !talk.is_flow || !key.is_of(protocol, internal) || (talk.external, talk.far) != ends);
+        self.talks.retain(|key, talk| {
+            !talk.is_flow || !key.is_of(protocol, internal) || (talk.external, talk.remote_outside) != ends
+        });
     }
 
     /// Whether the internal endpoint may have a mapping.

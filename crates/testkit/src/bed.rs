@@ -760,17 +760,17 @@ impl Bed {
 
     /// All subscribers that have something.
     pub fn subscribers(&self) -> Vec<SubscriberView> {
-        let (known, _) = self.subscribers_and_turned_away();
+        let (known, _) = self.subscribers_and_refused();
         known
     }
 
     /// The subscribers that were refused and have nothing.
-    pub fn turned_away(&self) -> Vec<SubscriberView> {
-        let (_, turned_away) = self.subscribers_and_turned_away();
-        turned_away
+    pub fn refused_subscribers(&self) -> Vec<SubscriberView> {
+        let (_, refused_subscribers) = self.subscribers_and_refused();
+        refused_subscribers
     }
 
-    fn subscribers_and_turned_away(&self) -> (Vec<SubscriberView>, Vec<SubscriberView>) {
+    fn subscribers_and_refused(&self) -> (Vec<SubscriberView>, Vec<SubscriberView>) {
         let mut found = Vec::new();
         for shard in self.machine.shards() {
             let mut all = Query::all(Filter::default());

@@ -51,9 +51,9 @@ use crate::frame::Way;
 use crate::ledger::Establish;
 use crate::ledger::Faults;
 use crate::ledger::Handshake;
-use crate::ledger::Leftover;
 use crate::ledger::Remaining;
 use crate::ledger::Segments;
+use crate::ledger::StaleFrames;
 use crate::ledger::StateTable;
 use crate::ledger::Steady;
 use crate::ledger::Validate;
@@ -70,8 +70,8 @@ use crate::tester::Traffic;
 use crate::tuples::TupleSpace;
 
 /// So many connections of a trial are tried again after the table was emptied, at this rate.
-const LEFTOVERS: usize = 64;
-const LEFTOVER_RATE: f64 = 10_000.0;
+const STALE_TUPLES: usize = 64;
+const STALE_RATE: f64 = 10_000.0;
 /// Connections that a preparation lost are made in so many further rounds at most.
 const PREPARATION_ROUNDS: u32 = 4;
 /// A trial in which the tester came this near to the rate, as a share of it, was void by a hitch of
@@ -419,8 +419,8 @@ impl<'a, I: Io> Experiment<'a, I> {
         if self.trials == 0 && self.device.sessions()?.is_none() {
             self.meet()?;
             self.tester.be_known()?;
-            let few = (LEFTOVERS as u64).min(self.parameters.n);
-            self.make("emptying", few, LEFTOVER_RATE, None)?;
+            let few = (STALE_TUPLES as u64).min(self.parameters.n);
+            self.make("emptying", few, STALE_RATE, None)?;
         }
         self.device.empty()?;
         self.see_empty()
@@ -434,8 +434,8 @@ impl<'a, I: Io> Experiment<'a, I> {
             return Ok(());
         }
         let before = core::mem::replace(&mut self.before, StateTable::new(0));
-        let stream = self.stream(before.len(), LEFTOVER_RATE);
-        let mut traffic = Leftover::new(self.space, &before);
+        let stream = self.stream(before.len(), STALE_RATE);
+        let mut traffic = StaleFrames::new(self.space, &before);
         match self.run(Some(&before), [None, Some(stream)], &mut traffic) {
             // That it was late does not matter here.
             Ok(_) | Err(TesterError::TooSlow { .. }) => {}
@@ -493,7 +493,7 @@ impl<'a, I: Io> Experiment<'a, I> {
             }
         };
         // Whatever came of it, these have to be gone after the next emptying.
-        self.before = opened.table.first(LEFTOVERS);
+        self.before = opened.table.first(STALE_TUPLES);
         Ok(opened)
     }
 

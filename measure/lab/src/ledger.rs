@@ -341,7 +341,7 @@ impl Traffic for Validate<'_> {
 
 /// Frames to external endpoints of a table that was emptied, Responder to Initiator: none may
 /// arrive.
-pub struct Leftover<'a> {
+pub struct StaleFrames<'a> {
     space: &'a TupleSpace,
     /// Some connections and the external endpoints they had.
     before: &'a StateTable,
@@ -351,15 +351,15 @@ pub struct Leftover<'a> {
     pub arrived: u64,
 }
 
-impl<'a> Leftover<'a> {
+impl<'a> StaleFrames<'a> {
     /// For these earlier connections.
-    pub fn new(space: &'a TupleSpace, before: &'a StateTable) -> Leftover<'a> {
+    pub fn new(space: &'a TupleSpace, before: &'a StateTable) -> StaleFrames<'a> {
         let known = (0..before.room() as u32).filter(|tuple| before.external(*tuple).is_some()).collect();
-        Leftover { space, before, known, arrived: 0 }
+        StaleFrames { space, before, known, arrived: 0 }
     }
 }
 
-impl Traffic for Leftover<'_> {
+impl Traffic for StaleFrames<'_> {
     fn tuple(&self, _: Way, sequence: u32) -> u32 {
         self.known.get(sequence as usize).copied().unwrap_or_default()
     }

@@ -203,9 +203,9 @@ mod tests {
     #[test]
     fn a_program_does_not_outlive_its_parent() {
         // A shell that starts one as we do, says its number, and is killed.
-        let mut sleeper = not_outliving("/bin/sleep");
-        sleeper.arg("600");
-        let words: Vec<_> = std::iter::once(sleeper.get_program()).chain(sleeper.get_args()).collect();
+        let mut sleep = not_outliving("/bin/sleep");
+        sleep.arg("600");
+        let words: Vec<_> = std::iter::once(sleep.get_program()).chain(sleep.get_args()).collect();
         let words = words.join(OsStr::new(" "));
         let script = format!("{} & echo $!; wait", words.to_string_lossy());
         let mut shell = Command::new("/bin/sh").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();

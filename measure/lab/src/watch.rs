@@ -46,7 +46,7 @@ impl Watch {
         for cpu in cpus.iter().copied() {
             let shared = Arc::clone(&watch.shared);
             let (tell, told) = std::sync::mpsc::channel();
-            let sleeper = move || {
+            let watcher = move || {
                 let is_ready = is_first_on(cpu);
                 // Who asked may have gone.
                 let _ = tell.send(is_ready);
@@ -54,7 +54,7 @@ impl Watch {
                     shared.watch();
                 }
             };
-            watch.threads.push(thread::Builder::new().name(format!("watch {cpu}")).spawn(sleeper).ok()?);
+            watch.threads.push(thread::Builder::new().name(format!("watch {cpu}")).spawn(watcher).ok()?);
             if told.recv() != Ok(true) {
                 return None;
             }

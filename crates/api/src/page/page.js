@@ -281,7 +281,7 @@ async function users(one) {
   // Who has them is for the role audit.
   if (!at("address")) return;
   const page = await ask(`api/v1/subscribers?${query({ external: one.address, limit: USERS_MAX, case: at("case").value })}`);
-  const own = page.objects.flatMap(subscriber => subscriber.own_ports
+  const own = page.objects.flatMap(subscriber => subscriber.subscriber_ports
     .filter(ports => ports.external_address === one.address).map(ports => ({ ...ports, subscriber })));
   own.sort((a, b) => a.first_port - b.first_port);
   fill("address", page.objects.map(subscriber => [

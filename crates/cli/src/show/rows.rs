@@ -192,7 +192,7 @@ impl Row for Subscriber {
             human::count(self.mappings.tcp),
             human::count(self.mappings.icmp),
             self.sessions.map_or_else(|| "-".to_owned(), human::count),
-            human::own_ports(&self.own_ports, self.external_address),
+            human::subscriber_ports(&self.subscriber_ports, self.external_address),
             human::count(self.refused.total()),
             human::or_dash(self.class.as_deref()),
             self.worker.to_string(),

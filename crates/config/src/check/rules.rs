@@ -239,11 +239,11 @@ const TO_ITSELF_REPORTED_MAX: usize = 20;
 /// Warns of rules that would pass or redirect packets to pools or to Natrix itself: such packets
 /// never leave Natrix.
 fn to_natrix_itself(rules: &[Rule], known: &Known<'_>, sources: &Sources<'_>, report: &Report) -> Vec<Warning> {
-    let is_in_vain = |rule: &Rule| {
+    let has_no_effect = |rule: &Rule| {
         matches!(rule.action, RuleAction::NoTranslation | RuleAction::Redirect(_))
             && known.is_here(rule.matches.destination)
     };
-    let found: Vec<usize> = (0..).zip(rules).filter(|(_, rule)| is_in_vain(rule)).map(|(at, _)| at).collect();
+    let found: Vec<usize> = (0..).zip(rules).filter(|(_, rule)| has_no_effect(rule)).map(|(at, _)| at).collect();
     let tell = |at: &usize| {
         let rule = rules.get(*at)?;
         let problem = format!(

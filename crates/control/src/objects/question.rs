@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::objects::session::Direction;
 use crate::objects::session::Host;
 use crate::objects::session::Mapping;
-use crate::objects::session::OwnPorts;
+use crate::objects::session::SubscriberPorts;
 use crate::values::ParseError;
 use crate::values::Protocol;
 use crate::values::VerdictKind;
@@ -59,7 +59,7 @@ pub struct FindAnswer {
     /// Port blocks and slice of the holder; if an external port was asked for, the range that
     /// contains it.
     #[serde(default)]
-    pub own_ports: Vec<OwnPorts>,
+    pub subscriber_ports: Vec<SubscriberPorts>,
     /// The mapping, if a port was asked for and one exists.
     pub mapping: Option<Mapping>,
     /// One sentence for people.

@@ -62,7 +62,7 @@ impl fmt::Display for Host {
 /// External ports for one subscriber alone, for all transports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct OwnPorts {
+pub struct SubscriberPorts {
     /// `block`: leased. `slice`: from the formula of a deterministic pool.
     pub kind: String,
     /// External address.
@@ -116,7 +116,7 @@ pub struct Subscriber {
     pub shared_ports: PerProtocol,
     /// Its port blocks and slice; empty with single ports.
     #[serde(default)]
-    pub own_ports: Vec<OwnPorts>,
+    pub subscriber_ports: Vec<SubscriberPorts>,
     /// Sessions; null if not counted by subscriber.
     pub sessions: Option<u64>,
     /// The class it is in; null for none.

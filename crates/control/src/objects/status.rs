@@ -85,11 +85,11 @@ pub struct Status {
     pub clock: Option<SystemClock>,
     /// Current idle times.
     #[serde(default)]
-    pub timeouts: TimeoutsInForce,
+    pub timeouts: CurrentTimeouts,
     /// Idle times of destination ports that have their own; if several apply to a port, the first
     /// decides.
     #[serde(default)]
-    pub port_timeouts: Vec<PortTimeoutInForce>,
+    pub port_timeouts: Vec<CurrentPortTimeout>,
     /// Fragments that may wait for the first one of their datagram.
     #[serde(default)]
     pub fragments_held_max: u32,
@@ -136,10 +136,10 @@ pub struct UserWithoutGroup {
 }
 
 /// Current idle times: those of the configuration, or shorter ones while ports are scarce.
-/// [`PortTimeoutInForce`] has the timers of single ports.
+/// [`CurrentPortTimeout`] has the timers of single ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct TimeoutsInForce {
+pub struct CurrentTimeouts {
     /// UDP.
     pub udp_us: u64,
     /// UDP to which nothing has come back.
@@ -179,7 +179,7 @@ pub struct Nat64Prefix {
 /// The idle time of sessions to some destination ports, opened from inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct PortTimeoutInForce {
+pub struct CurrentPortTimeout {
     /// UDP, or TCP once established.
     pub protocol: Protocol,
     /// First destination port.

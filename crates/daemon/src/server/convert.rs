@@ -16,11 +16,11 @@ use control::Refused;
 use control::Session;
 use control::Subscriber;
 use lookup::convert::engine_protocol;
-use lookup::convert::own_ports;
 use lookup::convert::per_protocol;
 use lookup::convert::pool_name;
 use lookup::convert::protocol;
 use lookup::convert::realm_named;
+use lookup::convert::subscriber_ports;
 use lookup::convert::vrf_name;
 use nat::Settings;
 use nat::Shared;
@@ -245,7 +245,7 @@ fn refused(counts: &[u32; SubscriberView::CAUSES.len()]) -> Refused {
 }
 
 pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
-    let own = shared.own_ports(view.own_pool, view.realm, view.address, view.external_address);
+    let own = shared.subscriber_ports(view.own_pool, view.realm, view.address, view.external_address);
     Subscriber {
         address: Some(view.address).filter(|address| !address.is_unspecified()),
         host: view.host.as_ref().map(host),
@@ -258,7 +258,7 @@ pub(crate) fn subscriber(shared: &Shared, view: &SubscriberView) -> Subscriber {
         worker: view.worker.0,
         mappings: per_protocol(view.mappings.map(u64::from)),
         shared_ports: per_protocol(view.shared_ports.map(u64::from)),
-        own_ports: own.iter().map(own_ports).collect(),
+        subscriber_ports: own.iter().map(subscriber_ports).collect(),
         sessions: Some(u64::from(view.sessions)),
         class: class_name(shared.settings(), view.class),
         memory_bytes: view.memory_bytes,

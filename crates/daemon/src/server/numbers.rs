@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use control::BackPressure;
 use control::Counter;
 use control::CounterKind;
+use control::CurrentPortTimeout;
+use control::CurrentTimeouts;
 use control::DropReason;
 use control::EventLog;
 use control::Fault;
@@ -17,11 +19,9 @@ use control::LogStore;
 use control::Nat64Prefix;
 use control::Pool;
 use control::PortLimits;
-use control::PortTimeoutInForce;
 use control::SinkKind;
 use control::Status;
 use control::SystemClock;
-use control::TimeoutsInForce;
 use control::Worker;
 use control::WorkerPackets;
 use export::sink::Kind;
@@ -60,10 +60,10 @@ pub(crate) fn packets_of(counters: &Counters, kind: VerdictKind) -> u64 {
 }
 
 /// The current idle times, of the first worker: all workers use the same pools.
-fn timeouts(snapshots: &[Snapshot]) -> TimeoutsInForce {
-    snapshots.first().map_or_else(TimeoutsInForce::default, |snapshot| {
+fn timeouts(snapshots: &[Snapshot]) -> CurrentTimeouts {
+    snapshots.first().map_or_else(CurrentTimeouts::default, |snapshot| {
         let timeouts = &snapshot.timeouts;
-        TimeoutsInForce {
+        CurrentTimeouts {
             udp_us: timeouts.udp.as_micros(),
             udp_unanswered_us: timeouts.udp_unanswered.as_micros(),
             tcp_opening_us: timeouts.tcp_opening.as_micros(),
@@ -75,14 +75,14 @@ fn timeouts(snapshots: &[Snapshot]) -> TimeoutsInForce {
 }
 
 /// Idle times of destination ports with their own.
-fn port_timeouts(settings: &Settings) -> Vec<PortTimeoutInForce> {
-    let in_force = |own: &nat::settings::PortTimeout| PortTimeoutInForce {
+fn port_timeouts(settings: &Settings) -> Vec<CurrentPortTimeout> {
+    let current = |own: &nat::settings::PortTimeout| CurrentPortTimeout {
         protocol: protocol(own.protocol),
         first_port: *own.ports.start(),
         last_port: *own.ports.end(),
         idle_us: own.idle.as_micros(),
     };
-    settings.port_timeouts.iter().map(in_force).collect()
+    settings.port_timeouts.iter().map(current).collect()
 }
 
 pub(crate) fn status(instance: &Instance) -> Result<Status, Fault> {

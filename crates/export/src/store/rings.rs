@@ -42,7 +42,7 @@ pub(crate) struct Rings {
 
 /// What the rings of a run have.
 #[derive(Debug, Default)]
-pub(crate) struct Leftover {
+pub(crate) struct RingRemains {
     /// What each worker's ring has, in order.
     pub(crate) rings: Vec<RingLeft>,
     /// The time until which these and the journal have all events, if the rings are whole.
@@ -191,9 +191,9 @@ impl Rings {
     }
 
     /// What the rings of this run have.
-    pub(crate) fn left(&self, run: [u8; 16]) -> Leftover {
+    pub(crate) fn left(&self, run: [u8; 16]) -> RingRemains {
         let machine = machine_boot();
-        let mut leftover = Leftover::default();
+        let mut remains = RingRemains::default();
         let (mut workers, mut covered_us) = (1, Some(u64::MAX));
         let mut worker = 0;
         while worker < workers {
@@ -202,7 +202,7 @@ impl Rings {
             let is_ours = |tag: &Tag| (tag.run, tag.machine, tag.worker) == (run, machine, worker);
             match left.filter(|(tag, _)| is_ours(tag)) {
                 Some((tag, left)) => {
-                    (workers, leftover.base_us) = (workers.max(tag.workers), tag.base_us);
+                    (workers, remains.base_us) = (workers.max(tag.workers), tag.base_us);
                     // Nothing after a record that cannot be read.
                     let events: Vec<Event> = left.items.iter().map_while(Record::event).collect();
                     // Numbers begin with 1.
@@ -218,7 +218,7 @@ impl Rings {
                         && lost.is_none_or(|lost| lost.is_some());
                     let lost = lost.flatten().map(|refused| Lost::of(&refused));
                     covered_us = covered_us.filter(|_| is_whole).map(|covered| covered.min(left.mark & !FINISHED));
-                    leftover.rings.push(RingLeft { worker, next, events, lost });
+                    remains.rings.push(RingLeft { worker, next, events, lost });
                 }
                 // Others may be there.
                 None if worker == 0 => (workers, covered_us) = (self.files().len().clamp(1, 255) as u8, None),
@@ -226,12 +226,12 @@ impl Rings {
             }
             worker += 1;
         }
-        leftover.unwritten = unwritten::left(&self.unwritten_path(), &run, &machine);
+        remains.unwritten = unwritten::left(&self.unwritten_path(), &run, &machine);
         // How the clock was set after its last reading is not known.
-        let read_us = leftover.unwritten.as_ref().map(|left| left.read_us);
+        let read_us = remains.unwritten.as_ref().map(|left| left.read_us);
         let covered_us = covered_us.filter(|covered| *covered > 0 && *covered != u64::MAX);
-        leftover.covered_us = covered_us.zip(read_us).map(|(covered, read)| covered.min(read));
-        leftover
+        remains.covered_us = covered_us.zip(read_us).map(|(covered, read)| covered.min(read));
+        remains
     }
 
     /// Moves all into a folder of a store that was put aside, where they are named `ring-…`.

@@ -43,11 +43,11 @@ fn a_port_and_a_subscriber_are_found_without_an_instance() {
             (of_inside.place, of_inside.holder, of_inside.external_address),
             (Place::Internal, Some(inside), Some(OUTSIDE))
         );
-        let range = &of_inside.own_ports[0];
+        let range = &of_inside.subscriber_ports[0];
         for port in [range.first_port, range.last_port] {
             let [of_port] = &find(&settings, OUTSIDE, Some(port)).unwrap()[..] else { panic!("one answer") };
             assert_eq!((of_port.place, of_port.holder), (Place::External, Some(inside)));
-            assert_eq!(of_port.own_ports, of_inside.own_ports);
+            assert_eq!(of_port.subscriber_ports, of_inside.subscriber_ports);
         }
     }
     assert_eq!(find(&settings, OUTSIDE, None).unwrap().len(), 14, "all subscribers of the address");
@@ -67,7 +67,7 @@ fn ports_without_a_holder_are_reported() {
 fn a_subscriber_of_another_pool_has_no_slice() {
     let mut settings = deterministic();
     let inside = Ipv4Addr::new(198, 51, 100, 10);
-    let port = find(&settings, inside, None).unwrap()[0].own_ports[0].first_port;
+    let port = find(&settings, inside, None).unwrap()[0].subscriber_ports[0].first_port;
     settings.pools.push(Pool {
         name: "p".to_owned(),
         addresses: vec![[192, 0, 2, 2].into()],

@@ -8,9 +8,9 @@ use control::FindAnswer;
 use control::Host;
 use control::List;
 use control::Mapping;
-use control::OwnPorts;
 use control::Page;
 use control::Place;
+use control::SubscriberPorts;
 use nat::Protocol;
 use nat::deterministic::Owner;
 use nat::types::AddressIndex;
@@ -135,8 +135,8 @@ impl Search<'_> {
             Some(host) => format!("{} has {protocol} {external}", host.endpoint(internal.port())),
             None => format!("{internal} of subscriber {subscriber} has {protocol} {external}"),
         };
-        let own_ports = self.range_of(index, external.port).map(|(_, range)| range).into_iter().collect();
-        FindAnswer { own_ports, ..self.by_mapping(Place::External, mapping, detail) }
+        let subscriber_ports = self.range_of(index, external.port).map(|(_, range)| range).into_iter().collect();
+        FindAnswer { subscriber_ports, ..self.by_mapping(Place::External, mapping, detail) }
     }
 
     /// The flows that share an external endpoint: at most `limit`, from a place in the list of
@@ -158,7 +158,7 @@ impl Search<'_> {
     }
 
     /// Holder and range of the block or slice that contains the port.
-    fn range_of(&self, index: AddressIndex, port: u16) -> Option<((RealmId, Ipv4Addr), OwnPorts)> {
+    fn range_of(&self, index: AddressIndex, port: u16) -> Option<((RealmId, Ipv4Addr), SubscriberPorts)> {
         let shared = &self.shared;
         if let Some(lease) = shared.lease_of(index, port) {
             let holder = (lease.holder.realm, Ipv4Addr::from_bits(lease.holder.address));
@@ -173,8 +173,8 @@ impl Search<'_> {
         if shared.pool_for(realm, inside) != Some(pool) {
             return None;
         }
-        let slice = *shared.own_ports(pool, realm, inside, None).first()?;
-        Some(((realm, inside), convert::own_ports(&slice)))
+        let slice = *shared.subscriber_ports(pool, realm, inside, None).first()?;
+        Some(((realm, inside), convert::subscriber_ports(&slice)))
     }
 
     /// For an unused port, by its block or slice.
@@ -182,7 +182,7 @@ impl Search<'_> {
         let Some(((realm, inside), range)) = self.range_of(index, port) else { return Ok(None) };
         let host = self.prefix_of(inside)?;
         let who = named(inside, host.as_ref());
-        let OwnPorts { kind, external_address, first_port, last_port, .. } = &range;
+        let SubscriberPorts { kind, external_address, first_port, last_port, .. } = &range;
         let detail = format!(
             "subscriber {who} has the {kind} {first_port}-{last_port} of {external_address}; no mapping uses port {port} now"
         );
@@ -193,7 +193,7 @@ impl Search<'_> {
             vrf: Some(self.vrf(realm)),
             external_address: Some(*external_address),
             pool: Some(convert::pool_name(&self.shared, self.shared.pool_of(index))),
-            own_ports: vec![range],
+            subscriber_ports: vec![range],
             ..self.asked.nobody(Place::External, detail)
         }))
     }

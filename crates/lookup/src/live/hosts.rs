@@ -110,11 +110,11 @@ fn blocks(live: &dyn Live, find: &Find, wanted: Prefix6, at: Cursor) -> Result<P
     let mut objects = Vec::new();
     for subscriber in found.objects {
         let Some(host) = subscriber.host else { continue };
-        let first = subscriber.own_ports.first().map(|own| own.external_address);
+        let first = subscriber.subscriber_ports.first().map(|own| own.external_address);
         if first.is_none() && subscriber.refused.total() == 0 {
             continue;
         }
-        let own = subscriber.own_ports.iter();
+        let own = subscriber.subscriber_ports.iter();
         let own = own.map(|own| format!("{}-{} of {}", own.first_port, own.last_port, own.external_address));
         let own = own.collect::<Vec<_>>().join(", ");
         let has = match (first, subscriber.mappings.total()) {
@@ -128,7 +128,7 @@ fn blocks(live: &dyn Live, find: &Find, wanted: Prefix6, at: Cursor) -> Result<P
             vrf: Some(subscriber.vrf),
             external_address: subscriber.external_address.or(first),
             pool: Some(subscriber.pool),
-            own_ports: subscriber.own_ports,
+            subscriber_ports: subscriber.subscriber_ports,
             ..answer(find, Place::Internal, format!("{host} has {has}{}", refusals_of(&subscriber.refused)))
         });
     }
@@ -234,7 +234,7 @@ mod tests {
         let lines = include_str!("../../../control/tests/replies.jsonl").lines();
         let line = lines.into_iter().find(|line| line.starts_with("{\"subscriber\"")).unwrap();
         let Reply::Subscriber(subscriber) = serde_json::from_str(line).unwrap() else { unreachable!() };
-        let block = |first_port, last_port| control::OwnPorts {
+        let block = |first_port, last_port| control::SubscriberPorts {
             kind: "block".to_owned(),
             external_address: Ipv4Addr::new(203, 0, 113, 7),
             first_port,
@@ -244,7 +244,7 @@ mod tests {
         Subscriber {
             host: Some(control::Host { address: "2001:db8:c:100::".parse().unwrap(), prefix_length: 56, inner: None }),
             external_address: Some(Ipv4Addr::new(203, 0, 113, 7)),
-            own_ports: vec![block(1024, 1535), block(4096, 4607)],
+            subscriber_ports: vec![block(1024, 1535), block(4096, 4607)],
             refused: control::Refused::default(),
             ..subscriber
         }
@@ -301,14 +301,14 @@ mod tests {
         // The host, its prefix, and all of the network's prefixes.
         for asked in ["2001:db8:c:100::10", "2001:db8:c:100::/56", "2001:db8::/32"] {
             let [one] = &found(asked, None)[..] else { panic!("{asked}") };
-            assert_eq!(one.own_ports, subscriber().own_ports);
+            assert_eq!(one.subscriber_ports, subscriber().subscriber_ports);
             assert_eq!((one.host, one.pool.as_deref()), (subscriber().host, Some("public")));
             let said = "2001:db8:c:100::/56 has ports 1024-1535 of 203.0.113.7, 4096-4607 of 203.0.113.7";
             assert_eq!(one.detail, said);
         }
         for (asked, port) in [("2001:db8:c:200::10", None), ("2001:db8:c:100::10", Some(5000))] {
             let [one] = &found(asked, port)[..] else { panic!("{asked}") };
-            assert!(one.own_ports.is_empty() && one.host.is_none(), "{one:?}");
+            assert!(one.subscriber_ports.is_empty() && one.host.is_none(), "{one:?}");
         }
     }
 
@@ -317,13 +317,13 @@ mod tests {
         let refused = control::Refused { port_quota: 3, rate_limit: 1, ..control::Refused::default() };
         let said = "; refused packets: port_quota 3, rate_limit 1";
         let none = control::PerProtocol::default();
-        for (own_ports, mappings, has) in [
-            (subscriber().own_ports, none, "ports 1024-1535 of 203.0.113.7, 4096-4607 of 203.0.113.7"),
+        for (subscriber_ports, mappings, has) in [
+            (subscriber().subscriber_ports, none, "ports 1024-1535 of 203.0.113.7, 4096-4607 of 203.0.113.7"),
             (Vec::new(), control::PerProtocol { udp: 7, ..none }, "7 mappings"),
             (Vec::new(), none, "no mapping now"),
         ] {
             let mut live = OnlyBlocks::new();
-            live.1 = Subscriber { refused, own_ports, mappings, ..live.1 };
+            live.1 = Subscriber { refused, subscriber_ports, mappings, ..live.1 };
             for asked in ["2001:db8:c:100::10", "2001:db8:c:100::/56"] {
                 let [one] = &found_in(&live, asked, None)[..] else { panic!("{asked}") };
                 assert_eq!(one.detail, format!("2001:db8:c:100::/56 has {has}{said}"));

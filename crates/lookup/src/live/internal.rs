@@ -116,7 +116,7 @@ impl Search<'_> {
                 realm: Some(subscriber.realm),
                 vrf: Some(subscriber.vrf),
                 external_address: subscriber.external_address,
-                own_ports: subscriber.own_ports,
+                subscriber_ports: subscriber.subscriber_ports,
                 pool: Some(subscriber.pool),
                 ..self.asked.nobody(Place::Internal, detail)
             });
@@ -192,13 +192,13 @@ impl Search<'_> {
             return idle;
         }
         // In a deterministic pool it still has ports.
-        let own = self.shared.own_ports(pool, realm, address, None);
+        let own = self.shared.subscriber_ports(pool, realm, address, None);
         if let Some(slice) = own.first().filter(|own| own.leased_s.is_none()) {
             idle.detail =
                 format!("{who} has ports {}-{} of {}, and no mapping now", slice.first, slice.last, slice.address);
             idle.holder = Some(address);
             idle.external_address = Some(slice.address);
-            idle.own_ports = own.iter().map(convert::own_ports).collect();
+            idle.subscriber_ports = own.iter().map(convert::subscriber_ports).collect();
         }
         idle
     }

@@ -13,10 +13,10 @@ use control::Cursor;
 use control::Fault;
 use control::FindAnswer;
 use control::Host;
-use control::OwnPorts;
 use control::Page;
 use control::Place;
 use control::Subscriber;
+use control::SubscriberPorts;
 use nat::types::AddressIndex;
 use nat::types::RealmId;
 use nat::types::is_host_number;
@@ -39,7 +39,7 @@ struct User {
     host: Option<Host>,
     mappings: u32,
     flows: u32,
-    blocks: Vec<OwnPorts>,
+    blocks: Vec<SubscriberPorts>,
 }
 
 impl User {
@@ -92,7 +92,7 @@ impl Search<'_> {
                 realm: Some(*realm),
                 vrf: Some(self.vrf(RealmId(*realm))),
                 external_address: Some(self.asked.address),
-                own_ports: paired.map_or(&user.blocks, |paired| &paired.own_ports).clone(),
+                subscriber_ports: paired.map_or(&user.blocks, |paired| &paired.subscriber_ports).clone(),
                 pool: Some(paired.map_or(&pool, |paired| &paired.pool).clone()),
                 ..self.asked.nobody(Place::External, user.detail(*inside, self.asked.address))
             });

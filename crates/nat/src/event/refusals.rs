@@ -60,14 +60,14 @@ pub(super) struct Refusals {
     sets: Box<[Set]>,
     hash: KeyedHash,
     interval: Duration,
-    hand: usize,
+    cursor: usize,
 }
 
 impl Refusals {
     pub(super) const BYTES: u64 = (SETS * size_of::<Set>()) as u64;
 
     pub(super) fn new(interval: Duration, hash: KeyedHash) -> Refusals {
-        Refusals { sets: vec![[None; WAYS]; SETS].into_boxed_slice(), hash, interval, hand: 0 }
+        Refusals { sets: vec![[None; WAYS]; SETS].into_boxed_slice(), hash, interval, cursor: 0 }
     }
 
     pub(super) fn set_interval(&mut self, interval: Duration) {
@@ -102,7 +102,7 @@ impl Refusals {
 
     pub(super) fn next_due(&mut self, now: Instant) -> Option<Event> {
         let interval = self.interval;
-        let set = self.sets.get_mut(self.hand)?;
+        let set = self.sets.get_mut(self.cursor)?;
         for way in set {
             let Some(entry) = way else { continue };
             if now < entry.reported + interval {
@@ -117,7 +117,7 @@ impl Refusals {
             // The rest of the set comes in later calls.
             return Some(event);
         }
-        self.hand = (self.hand + 1) & (SETS - 1);
+        self.cursor = (self.cursor + 1) & (SETS - 1);
         None
     }
 

@@ -299,10 +299,10 @@ impl PacketPath {
         }
     }
 
-    fn count_displaced_fragments(&mut self, now: Instant, reassembly: &mut Reassembly) {
-        let displaced = reassembly.take_displaced();
-        if displaced != 0 {
-            self.count_dropped_fragments(now, Verdict::ReassemblyFull, displaced);
+    fn count_evicted_fragments(&mut self, now: Instant, reassembly: &mut Reassembly) {
+        let evicted = reassembly.take_evicted();
+        if evicted != 0 {
+            self.count_dropped_fragments(now, Verdict::ReassemblyFull, evicted);
         }
     }
 

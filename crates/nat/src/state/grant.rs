@@ -491,7 +491,7 @@ impl Grant {
         (self.updates_left, self.update_number, self.update_due_ms) = (times, 0, from.as_micros() / 1_000);
     }
 
-    pub(crate) fn rest_until(&mut self, until: Instant) {
+    pub(crate) fn reserve_until(&mut self, until: Instant) {
         self.flags |= HELD_DOWN;
         self.updates_left = 0;
         self.set_expires(until);

@@ -134,7 +134,7 @@ pub(crate) struct Reassembly {
     in_use: usize,
     held: u32,
     /// Fragments dropped for newer datagrams, not yet reported.
-    displaced: u32,
+    evicted: u32,
     is_high: bool,
 }
 
@@ -147,7 +147,7 @@ impl Reassembly {
             bytes: vec![0; count * (ROOM + BYTES_MAX)].into_boxed_slice(),
             in_use: 0,
             held: 0,
-            displaced: 0,
+            evicted: 0,
             is_high: false,
         }
     }
@@ -272,7 +272,7 @@ impl Reassembly {
         });
         let slot = places.start + place.ok_or(Verdict::ReassemblyFull)?;
         if free.is_none() {
-            self.displaced += self.end(slot);
+            self.evicted += self.end(slot);
         }
         if let Some(datagram) = self.datagrams.get_mut(slot) {
             *datagram = Datagram {
@@ -292,8 +292,8 @@ impl Reassembly {
         Ok(slot)
     }
 
-    pub(crate) fn take_displaced(&mut self) -> u32 {
-        core::mem::take(&mut self.displaced)
+    pub(crate) fn take_evicted(&mut self) -> u32 {
+        core::mem::take(&mut self.evicted)
     }
 
     /// Ends a datagram. Further fragments of it are refused, but IPv4 reuses its identifications

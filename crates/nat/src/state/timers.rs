@@ -39,7 +39,7 @@ pub(crate) struct FirstLife {
 #[derive(Debug)]
 pub(crate) struct Timers {
     configured: Timeouts,
-    in_force: Timeouts,
+    current: Timeouts,
     /// UDP sessions start unanswered.
     has_two_states: bool,
     own: [Option<PortSet>; Protocol::COUNT],
@@ -71,7 +71,7 @@ impl Timers {
         Timers {
             served,
             configured,
-            in_force: configured,
+            current: configured,
             has_two_states: configured.udp_unanswered < configured.udp,
             own,
             ports: settings.port_timeouts.clone().into_boxed_slice(),
@@ -80,8 +80,8 @@ impl Timers {
 
     /// Without ports' own timers.
     #[inline]
-    pub(crate) fn in_force(&self) -> &Timeouts {
-        &self.in_force
+    pub(crate) fn current(&self) -> &Timeouts {
+        &self.current
     }
 
     pub(crate) fn has_own(&self, protocol: Protocol) -> bool {
@@ -149,11 +149,11 @@ impl Timers {
     pub(crate) fn lifetime(&self, protocol: Protocol, state: TcpState, own: Option<Duration>) -> Duration {
         match (protocol, own) {
             (Protocol::Udp, Some(own)) => own,
-            (Protocol::Udp, None) if state == TcpState::UNANSWERED => self.in_force.udp_unanswered,
-            (Protocol::Udp, None) => self.in_force.udp,
-            (Protocol::Tcp, Some(own)) if state.is_established() => own + self.in_force.tcp_closing,
-            (Protocol::Tcp, _) => tcp::lifetime(state, &self.in_force),
-            (Protocol::Icmp, _) => self.in_force.icmp,
+            (Protocol::Udp, None) if state == TcpState::UNANSWERED => self.current.udp_unanswered,
+            (Protocol::Udp, None) => self.current.udp,
+            (Protocol::Tcp, Some(own)) if state.is_established() => own + self.current.tcp_closing,
+            (Protocol::Tcp, _) => tcp::lifetime(state, &self.current),
+            (Protocol::Icmp, _) => self.current.icmp,
         }
     }
 
@@ -180,8 +180,8 @@ impl Timers {
             // `tcp_closing` is also the time to find out whether an idle connection is dead.
             ..*timeouts
         };
-        let is_other = adapted != self.in_force;
-        self.in_force = adapted;
+        let is_other = adapted != self.current;
+        self.current = adapted;
         is_other
     }
 }

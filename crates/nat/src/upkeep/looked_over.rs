@@ -40,11 +40,11 @@ mod tests {
         for (old, grown) in [(1, 1), (1, 9), (2, 2), (10, 10), (10, 11), (10, 40)] {
             for first in 1..old.max(2) {
                 let mut looked = LookedOver::all_before(old);
-                let (mut hand, mut seen) = (first, vec![false; grown as usize]);
+                let (mut cursor, mut seen) = (first, vec![false; grown as usize]);
                 while looked.is_due() {
-                    seen[hand as usize] = true;
-                    looked.passed(hand..hand + 1);
-                    hand = if hand + 1 >= grown { 1 } else { hand + 1 };
+                    seen[cursor as usize] = true;
+                    looked.passed(cursor..cursor + 1);
+                    cursor = if cursor + 1 >= grown { 1 } else { cursor + 1 };
                 }
                 assert!(seen[1..old as usize].iter().all(|seen| *seen), "{old} grown to {grown}, from {first}");
             }

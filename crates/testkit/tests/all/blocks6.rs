@@ -95,7 +95,7 @@ fn a_block_stays_its_prefixs_when_its_first_host_ends() {
             assert_eq!(views.len(), 2);
             for (at, external) in [second, third].into_iter().enumerate() {
                 let view = views.iter().find(|view| view.host == customer(at)).expect("a subscriber");
-                let own = bed.shared().own_ports(view.own_pool, view.realm, view.address, view.external_address);
+                let own = bed.shared().subscriber_ports(view.own_pool, view.realm, view.address, view.external_address);
                 let [own] = &own[..] else { panic!("{own:?}") };
                 assert!((own.first..=own.last).contains(&external.port));
             }

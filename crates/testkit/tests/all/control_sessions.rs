@@ -20,9 +20,9 @@ pub(crate) type Announced = (Protocol, SocketAddrV4, SocketAddrV4);
 
 pub(crate) struct ControlSession {
     inside: SocketAddrV4,
-    near: SocketAddrV4,
+    remote_inside: SocketAddrV4,
     /// The server, as packets reach it.
-    far: SocketAddrV4,
+    remote_outside: SocketAddrV4,
     external: SocketAddrV4,
     /// Of the inside, and of the outside: the next to send, and the next expected.
     inner: (u32, u32),
@@ -41,19 +41,26 @@ fn segments(packets: Vec<Vec<u8>>) -> impl Iterator<Item = Vec<u8>> {
 
 impl ControlSession {
     /// `None` if the policy refuses it.
-    pub(crate) fn open(bed: &mut Bed, inside: SocketAddrV4, near: SocketAddrV4) -> Option<ControlSession> {
-        bed.inside(&build::tcp(inside, near, Flags::SYN).sequence(1_000).build());
+    pub(crate) fn open(bed: &mut Bed, inside: SocketAddrV4, remote_inside: SocketAddrV4) -> Option<ControlSession> {
+        bed.inside(&build::tcp(inside, remote_inside, Flags::SYN).sequence(1_000).build());
         let syn = segments(bed.take_outside()).next()?;
-        let (external, far) = (source(&syn), destination(&syn));
-        bed.outside(&build::tcp(far, external, SYN_ACK).sequence(5_000).acknowledgment(1_001).build());
+        let (external, remote_outside) = (source(&syn), destination(&syn));
+        bed.outside(&build::tcp(remote_outside, external, SYN_ACK).sequence(5_000).acknowledgment(1_001).build());
         segments(bed.take_inside()).find(|packet| destination(packet) == inside)?;
-        bed.inside(&build::tcp(inside, near, Flags::ACK).sequence(1_001).acknowledgment(5_001).build());
+        bed.inside(&build::tcp(inside, remote_inside, Flags::ACK).sequence(1_001).acknowledgment(5_001).build());
         segments(bed.take_outside()).next()?;
-        Some(ControlSession { inside, near, far, external, inner: (1_001, 5_001), outer: (5_001, 1_001) })
+        Some(ControlSession {
+            inside,
+            remote_inside,
+            remote_outside,
+            external,
+            inner: (1_001, 5_001),
+            outer: (5_001, 1_001),
+        })
     }
 
     pub(crate) fn send_out(&mut self, bed: &mut Bed, bytes: &[u8]) -> Option<Vec<u8>> {
-        let segment = build::tcp(self.inside, self.near, Flags::ACK).sequence(self.inner.0);
+        let segment = build::tcp(self.inside, self.remote_inside, Flags::ACK).sequence(self.inner.0);
         bed.inside(&segment.acknowledgment(self.inner.1).payload(bytes).build());
         let passed = payload_of(&segments(bed.take_outside()).next()?)?;
         self.inner.0 += bytes.len() as u32;
@@ -62,7 +69,7 @@ impl ControlSession {
     }
 
     pub(crate) fn send_in(&mut self, bed: &mut Bed, bytes: &[u8]) -> Option<Vec<u8>> {
-        let segment = build::tcp(self.far, self.external, Flags::ACK).sequence(self.outer.0);
+        let segment = build::tcp(self.remote_outside, self.external, Flags::ACK).sequence(self.outer.0);
         bed.outside(&segment.acknowledgment(self.outer.1).payload(bytes).build());
         let passed = payload_of(&segments(bed.take_inside()).next()?)?;
         self.outer.0 += bytes.len() as u32;
@@ -77,7 +84,7 @@ impl ControlSession {
     }
 
     fn reset(&self, bed: &mut Bed) {
-        let reset = build::tcp(self.inside, self.near, Flags::RST.union(Flags::ACK));
+        let reset = build::tcp(self.inside, self.remote_inside, Flags::RST.union(Flags::ACK));
         bed.inside(&reset.sequence(self.inner.0).acknowledgment(self.inner.1).build());
         bed.take_outside();
     }
@@ -128,11 +135,11 @@ pub(crate) fn pptp(bed: &mut Bed, client: SocketAddrV4, own: u16, resets: bool) 
     session.send_in(bed, &pptp::start_reply())?;
     let external = pptp::word(&session.send_out(bed, &pptp::call_request(own))?, 12);
     let reply = session.send_in(bed, &pptp::call_reply(77, external))?;
-    let found = pptp::gre_enters(bed, *session.far.ip(), *session.external.ip(), external);
+    let found = pptp::gre_enters(bed, *session.remote_outside.ip(), *session.external.ip(), external);
     assert!(found.is_none() || pptp::word(&reply, 14) == own, "a call whose number was not translated back");
     if resets {
         session.reset(bed);
-        let after = pptp::gre_enters(bed, *session.far.ip(), *session.external.ip(), external);
+        let after = pptp::gre_enters(bed, *session.remote_outside.ip(), *session.external.ip(), external);
         assert_eq!(after, None, "the call outlives its control connection");
     }
     found.map(|(_, inside, call)| (inside, call))

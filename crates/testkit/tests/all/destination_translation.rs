@@ -49,9 +49,9 @@ fn redirected_packets_are_answered_from_the_original_address() {
     for mut bed in beds(&to(vec![target(E2, Some(5_353), 1)])) {
         for n in 0..20 {
             let internal = at(I1, 5_000 + n);
-            let (external, far) = open(&mut bed, internal, at(ASKED, 53));
-            assert_eq!(far, at(E2, 5_353));
-            bed.outside(&build::udp(far, external).payload_length(32).build());
+            let (external, remote_outside) = open(&mut bed, internal, at(ASKED, 53));
+            assert_eq!(remote_outside, at(E2, 5_353));
+            bed.outside(&build::udp(remote_outside, external).payload_length(32).build());
             let answer = bed.only_inside();
             assert_eq!((source(&answer), destination(&answer)), (at(ASKED, 53), internal));
             // The one that was asked has nothing to say: the packet did not go there.
@@ -62,7 +62,10 @@ fn redirected_packets_are_answered_from_the_original_address() {
         assert_eq!(open(&mut bed, at(I1, 6_000), at(E1, 53)).1, at(E1, 53));
         let shown = bed.sessions().into_iter().find(|session| session.internal.port == 5_000).expect("a session");
         assert_eq!(shown.remote.address, ASKED);
-        assert_eq!(shown.target.map(|far| at(far.address, far.port)), Some(at(E2, 5_353)));
+        assert_eq!(
+            shown.target.map(|remote_outside| at(remote_outside.address, remote_outside.port)),
+            Some(at(E2, 5_353))
+        );
         bed.run_out();
     }
 }
@@ -72,12 +75,12 @@ fn an_endpoint_with_a_mapping_is_redirected_all_the_same() {
     for mut bed in beds(&to(vec![target(E2, None, 1)])) {
         let internal = at(I1, 5_000);
         let (mapped, _) = open(&mut bed, internal, at(E1, 53));
-        let (_, far) = open(&mut bed, internal, at(ASKED, 53));
-        assert_eq!(far, at(E2, 53));
+        let (_, remote_outside) = open(&mut bed, internal, at(ASKED, 53));
+        assert_eq!(remote_outside, at(E2, 53));
         // The target itself, asked by its own name, is another remote endpoint to the inside, and
         // its own outside.
-        let (external, far) = open(&mut bed, internal, at(E2, 53));
-        assert_eq!((external, far), (mapped, at(E2, 53)));
+        let (external, remote_outside) = open(&mut bed, internal, at(E2, 53));
+        assert_eq!((external, remote_outside), (mapped, at(E2, 53)));
         bed.outside(&build::udp(at(E2, 53), mapped).build());
         assert_eq!(source(&bed.only_inside()), at(E2, 53));
         bed.run_out();
@@ -183,11 +186,11 @@ fn subscribers_are_spread_by_weight_and_stay_with_their_target() {
     let mut chosen: HashMap<Ipv4Addr, Ipv4Addr> = HashMap::new();
     for n in 0..2_000_u32 {
         let subscriber = Ipv4Addr::from_bits(0x6440_0100 + n % 1_000);
-        let (_, far) = open(&mut bed, at(subscriber, 5_000 + n as u16), at(ASKED, 53));
-        let known = *chosen.entry(subscriber).or_insert(*far.ip());
-        assert_eq!(known, *far.ip(), "{subscriber} went elsewhere before");
+        let (_, remote_outside) = open(&mut bed, at(subscriber, 5_000 + n as u16), at(ASKED, 53));
+        let known = *chosen.entry(subscriber).or_insert(*remote_outside.ip());
+        assert_eq!(known, *remote_outside.ip(), "{subscriber} went elsewhere before");
     }
-    let first = chosen.values().filter(|far| **far == E1).count();
+    let first = chosen.values().filter(|remote_outside| **remote_outside == E1).count();
     // Expected 250; six standard deviations are 82.
     assert!(first.abs_diff(250) < 82, "{first} of 1000 went to the target with a quarter of the weight");
 }
@@ -204,15 +207,18 @@ fn networks_with_the_same_addresses_know_each_other_by_others() {
     settings.pools[0].subscribers = vec![topology::prefix([100, 64, 0, 0], 25)];
     for mut bed in beds(&settings) {
         for host in [128, 200, 254] {
-            let (near, far) = (at([198, 18, 5, host].into(), 443), at([100, 64, 0, host].into(), 443));
-            let mut connection = Connection::new(at(I1, 5_000 + u16::from(host)), at(I1, 0), near);
+            let (remote_inside, remote_outside) =
+                (at([198, 18, 5, host].into(), 443), at([100, 64, 0, host].into(), 443));
+            let mut connection = Connection::new(at(I1, 5_000 + u16::from(host)), at(I1, 0), remote_inside);
             bed.inside(&connection.segment(Side::Inside, Flags::SYN).build());
             let left = bed.only_outside();
-            assert_eq!(destination(&left), far);
+            assert_eq!(destination(&left), remote_outside);
             connection.external = source(&left);
-            bed.outside(&build::tcp(far, connection.external, SYN_ACK).sequence(5_000).acknowledgment(1_001).build());
+            bed.outside(
+                &build::tcp(remote_outside, connection.external, SYN_ACK).sequence(5_000).acknowledgment(1_001).build(),
+            );
             let arrived = bed.only_inside();
-            assert_eq!((source(&arrived), destination(&arrived)), (near, connection.internal));
+            assert_eq!((source(&arrived), destination(&arrived)), (remote_inside, connection.internal));
         }
         bed.run_out();
     }
@@ -240,13 +246,13 @@ fn flows_from_one_port_to_one_target_get_two_ports() {
     settings.pools[0].shared_ports_min = 1;
     for mut bed in beds(&settings) {
         let internal = at(I1, 5_000);
-        let (first, far) = open(&mut bed, internal, at(ASKED, 53));
-        let (second, other_far) = open(&mut bed, internal, at(twin, 53));
-        assert_eq!((far, other_far), (at(E2, 53), at(E2, 53)));
+        let (first, remote_outside) = open(&mut bed, internal, at(ASKED, 53));
+        let (second, other_outside) = open(&mut bed, internal, at(twin, 53));
+        assert_eq!((remote_outside, other_outside), (at(E2, 53), at(E2, 53)));
         assert_ne!(first, second, "one five-tuple outside for two inside");
-        for (external, near) in [(first, ASKED), (second, twin)] {
+        for (external, remote_inside) in [(first, ASKED), (second, twin)] {
             bed.outside(&build::udp(at(E2, 53), external).build());
-            assert_eq!(source(&bed.only_inside()), at(near, 53));
+            assert_eq!(source(&bed.only_inside()), at(remote_inside, 53));
         }
     }
 }
@@ -267,8 +273,8 @@ fn a_new_one_to_one_address_redirects_existing_flows() {
         next.pools[0].one_to_one = true;
         bed.reload(next);
         for (last, host) in (64..).zip(&hosts) {
-            let (external, far) = open(&mut bed, at(*host, 6_000), at(ASKED, 53));
-            assert_eq!((*external.ip(), far), (Ipv4Addr::new(203, 0, 113, last), at(E2, 53)), "{host}");
+            let (external, remote_outside) = open(&mut bed, at(*host, 6_000), at(ASKED, 53));
+            assert_eq!((*external.ip(), remote_outside), (Ipv4Addr::new(203, 0, 113, last), at(E2, 53)), "{host}");
             assert_eq!(open(&mut bed, at(*host, 6_000), at(ASKED, 53)).0, external, "and goes on");
         }
         bed.run_out();

@@ -64,7 +64,7 @@ fn reported(settings: &Settings, address: Ipv4Addr, port: Option<u16>) -> Option
     let asked = Asked { address, host: None, port, protocol: None, vrf: None };
     let answers = formula::find(settings, &asked).expect("the file alone is enough");
     let [answer] = &answers[..] else { panic!("one answer, not {answers:?}") };
-    let own = answer.own_ports.first()?;
+    let own = answer.subscriber_ports.first()?;
     Some((answer.holder?, (own.external_address, own.first_port, own.last_port)))
 }
 

@@ -201,7 +201,7 @@ fn a_draining_address_is_the_reason_of_the_refusal() {
         "who is on the other address notices nothing"
     );
     assert_eq!(refused(&bed.subscribers(), one), [("address_draining", 3)]);
-    assert_eq!(refused(&bed.turned_away(), new), [("address_draining", 3)]);
+    assert_eq!(refused(&bed.refused_subscribers(), new), [("address_draining", 3)]);
     bed.finish_events();
     let events = bed.take_events(0, usize::MAX);
     let reported: Vec<_> = events.iter().filter(|event| event.kind == EventKind::Refused).collect();
@@ -378,7 +378,7 @@ fn a_draining_one_to_one_address_refuses_from_both_sides() {
         assert_eq!(bed.count(Verdict::AddressDraining), 8);
         assert_eq!(bed.count(Verdict::PortsExhausted), 0);
         assert_eq!(refused(&bed.subscribers(), drained), [("address_draining", 5)]);
-        assert_eq!(refused(&bed.turned_away(), 2), [("address_draining", 3)]);
+        assert_eq!(refused(&bed.refused_subscribers(), 2), [("address_draining", 3)]);
         bed.finish_events();
         let events: Vec<_> = (0..workers).flat_map(|worker| bed.take_events(worker, usize::MAX)).collect();
         let reported: Vec<_> = events.iter().filter(|event| event.kind == EventKind::Refused).collect();

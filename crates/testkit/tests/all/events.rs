@@ -396,7 +396,7 @@ fn a_full_log_refuses_new_mappings_only_and_says_so() {
     assert_eq!(refused(&bed.subscribers()[0]), [(&Verdict::LogFull, 1)]);
     bed.inside(&build::udp(at(I2, 5_000), at(E1, 443)).build());
     bed.take_inside();
-    let [newcomer] = &bed.turned_away()[..] else { panic!("{:?}", bed.turned_away()) };
+    let [newcomer] = &bed.refused_subscribers()[..] else { panic!("{:?}", bed.refused_subscribers()) };
     assert_eq!((newcomer.address, refused(newcomer)), (I2, vec![(&Verdict::LogFull, 1)]));
     // Who has a mapping goes on, and opens sessions in it.
     bed.inside(&build::udp(at(I1, 5_000), at(E1, 443)).build());
@@ -441,7 +441,7 @@ fn a_forward_on_a_foreign_port_is_refused_by_a_full_log() {
     bed.advance(longest);
     let known = bed.counters().of(Verdict::LogFull);
     let reported = |bed: &Bed| {
-        let all = bed.subscribers().into_iter().chain(bed.turned_away());
+        let all = bed.subscribers().into_iter().chain(bed.refused_subscribers());
         let his: Vec<_> = all.filter(|view| view.address == server).collect();
         his.iter().map(|view| (view.worker.index(), view.refused.iter().sum::<u32>())).collect::<Vec<_>>()
     };

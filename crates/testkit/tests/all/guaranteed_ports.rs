@@ -323,7 +323,7 @@ fn what_others_hold_at_rest_or_share_counts_too() {
 
 /// A subscriber misses nothing of what it has itself at its address; each address reserves the
 /// ports of two guarantees. Returns how many had something.
-fn check_own_ports(bed: &Bed, reserved: u32) -> usize {
+fn check_subscriber_ports(bed: &Bed, reserved: u32) -> usize {
     let mappings = bed.mappings();
     let known = bed.subscribers().into_iter().filter(|view| (0..4).any(|n| view.address == business(n)));
     let with_own = known.map(|view| {
@@ -376,7 +376,7 @@ fn reported_guarantees_are_there_while_guarantees_change() {
                 // Nothing runs out meanwhile.
                 bed.sweep();
                 bed.sweep();
-                own += check_own_ports(&bed, reserved);
+                own += check_subscriber_ports(&bed, reserved);
             }
             for _ in 0..random.random_range(1..20) {
                 bed.advance(Duration::from_millis(random.random_range(1..9_000)));

@@ -15,7 +15,6 @@ mod destination_translation;
 mod deterministic_orders;
 #[path = "../../../daemon/tests/common/disk.rs"]
 mod disk;
-mod displaced;
 mod draining;
 mod end_causes;
 mod endpoint_dependent;
@@ -33,6 +32,7 @@ mod mistakes;
 mod mode_changes;
 mod model;
 mod multicore;
+mod orphaned_mappings;
 mod penalty;
 mod plan_names;
 mod plan_rules;

@@ -47,7 +47,7 @@ fn read_now(bed: &Bed) -> u32 {
     bed.shards().map(|shard| shard.view().gateways_now()[sip()].sessions).sum()
 }
 
-fn turned_away(bed: &Bed) -> u64 {
+fn table_full_refusals(bed: &Bed) -> u64 {
     bed.counters().gateways[sip()].refused[GatewayRefusal::TableFull as usize]
 }
 
@@ -62,7 +62,7 @@ fn a_worker_reads_thousands_of_phones() {
         let room = Settings::default().control_sessions_max;
         let mut bed = Bed::new(with_room(room)).workers(workers);
         let read = (0..3_000).filter(|number| registers(&mut bed, phone(*number))).count();
-        assert_eq!((read, read_now(&bed), turned_away(&bed)), (3_000, 3_000, 0));
+        assert_eq!((read, read_now(&bed), table_full_refusals(&bed)), (3_000, 3_000, 0));
         bed.advance_secs(4_000);
         assert_eq!(read_now(&bed), 0, "all state has gone");
         bed.run_out();
@@ -74,7 +74,7 @@ fn a_reload_changes_how_many_are_read() {
     let mut bed = Bed::new(with_room(256));
     let read =
         |bed: &mut Bed, numbers: core::ops::Range<u16>| numbers.filter(|number| registers(bed, phone(*number))).count();
-    assert_eq!((read(&mut bed, 0..300), turned_away(&bed)), (256, 2 * 44), "a request and its answer each");
+    assert_eq!((read(&mut bed, 0..300), table_full_refusals(&bed)), (256, 2 * 44), "a request and its answer each");
     bed.reload(with_room(1_024));
     assert_eq!((read(&mut bed, 0..600), read_now(&bed)), (600, 600));
     // Fewer: those that are read go on.
@@ -112,7 +112,7 @@ Contact: <sip:a@{listens}>\r\nCSeq: 1 REGISTER\r\n\r\n"
             }
         }
         bed.take_outside();
-        assert_eq!((read_now(&bed), turned_away(&bed)), (256 * workers as u32, 0));
+        assert_eq!((read_now(&bed), table_full_refusals(&bed)), (256 * workers as u32, 0));
         assert!(registers(&mut bed, at(I2, 5060)), "a new one is read");
         bed.outside(&answer);
         assert_eq!(udp_text(&bed.only_inside()), restored, "the answered one has kept what it knows");

@@ -177,30 +177,30 @@ fn random_settings(modes: [Mode; 2], random: &mut SmallRng) -> Settings {
 struct Talk {
     internal: SocketAddrV4,
     /// Where the subscriber sends to, and where that arrives.
-    near: SocketAddrV4,
-    far: SocketAddrV4,
+    remote_inside: SocketAddrV4,
+    remote_outside: SocketAddrV4,
     external: SocketAddrV4,
 }
 
 impl Talk {
     fn goes_on(&self, bed: &mut Bed, what: &str) {
-        bed.inside(&build::udp(self.internal, self.near).payload_length(16).build());
+        bed.inside(&build::udp(self.internal, self.remote_inside).payload_length(16).build());
         let went = bed.take_outside();
         let [packet] = &went[..] else { panic!("{what}: {} packets of {self:?}; {:?}", went.len(), bed.verdicts()) };
-        assert_eq!((source(packet), destination(packet)), (self.external, self.far), "{what}: {self:?}");
-        bed.outside(&build::udp(self.far, self.external).payload_length(16).build());
+        assert_eq!((source(packet), destination(packet)), (self.external, self.remote_outside), "{what}: {self:?}");
+        bed.outside(&build::udp(self.remote_outside, self.external).payload_length(16).build());
         let came = bed.take_inside();
         let [packet] = &came[..] else { panic!("{what}: {} answers to {self:?}; {:?}", came.len(), bed.verdicts()) };
-        assert_eq!((source(packet), destination(packet)), (self.near, self.internal), "{what}: {self:?}");
+        assert_eq!((source(packet), destination(packet)), (self.remote_inside, self.internal), "{what}: {self:?}");
     }
 
     /// Begins one, if it is let.
-    fn begin(bed: &mut Bed, internal: SocketAddrV4, near: SocketAddrV4) -> Option<Talk> {
-        bed.inside(&build::udp(internal, near).payload_length(16).build());
+    fn begin(bed: &mut Bed, internal: SocketAddrV4, remote_inside: SocketAddrV4) -> Option<Talk> {
+        bed.inside(&build::udp(internal, remote_inside).payload_length(16).build());
         bed.take_inside();
         let went = bed.take_outside();
         let [packet] = &went[..] else { return None };
-        Some(Talk { internal, near, far: destination(packet), external: source(packet) })
+        Some(Talk { internal, remote_inside, remote_outside: destination(packet), external: source(packet) })
     }
 }
 
@@ -254,8 +254,9 @@ fn check_owners(bed: &mut Bed, books: &mut Books, round: u32) {
     }
     let booked_flows = ledger.flows_at(bed.now());
     for flow in &flows {
-        let far = flow.target.unwrap_or(flow.remote);
-        let key = ((flow.external.address, flow.protocol, flow.external.port), (far.address, far.port));
+        let remote_outside = flow.target.unwrap_or(flow.remote);
+        let key =
+            ((flow.external.address, flow.protocol, flow.external.port), (remote_outside.address, remote_outside.port));
         let holder = booked_flows.get(&key).unwrap_or_else(|| panic!("{flow:?} is in no record"));
         assert_eq!((holder.subscriber, holder.port), (flow.internal.address, flow.internal.port));
     }
@@ -355,7 +356,7 @@ fn run(seed: u64, rounds: u32) {
             // Half of them of the few that may have addresses of their own.
             let host = if random.random() { random.random_range(65..71) } else { random.random_range(10..250) };
             let internal = at(Ipv4Addr::new(100, 64, 0, host), random.random_range(2_000..60_000));
-            let near = match random.random_range(0..4) {
+            let remote_inside = match random.random_range(0..4) {
                 0 => at(E1, 80),
                 1 => at(E2, 8_080),
                 2 => at(SERVICE, 80),
@@ -364,7 +365,7 @@ fn run(seed: u64, rounds: u32) {
             if talks.iter().any(|talk| talk.internal == internal) {
                 continue;
             }
-            let Some(talk) = Talk::begin(&mut bed, internal, near) else { continue };
+            let Some(talk) = Talk::begin(&mut bed, internal, remote_inside) else { continue };
             talk.goes_on(&mut bed, &format!("seed {seed}, new in round {round}"));
             check_new(&bed, &talk);
             talks.push(talk);

@@ -62,7 +62,7 @@ fn ends_with_everything_back(world: &mut World, bed: &mut Bed) {
     assert!(seen.booked.is_empty() && seen.flows.is_empty() && world.ledger.lost == 0);
     assert_eq!(world.ledger.blocks(), 0, "all blocks are back");
     let mut last = roomy();
-    let pools = world.in_force[0].pools.iter().filter(|pool| pool.name != "penalty");
+    let pools = world.in_use[0].pools.iter().filter(|pool| pool.name != "penalty");
     last.pools = pools
         .map(|pool| Pool {
             name: pool.name.clone(),
@@ -110,7 +110,7 @@ fn run(seed: u64, workers: usize, steps: u64) {
         openers: Openers::default(),
         ledger: Ledger::default(),
         counted: bed.counters(),
-        in_force: vec![first],
+        in_use: vec![first],
         before: None,
         led_to_several: HashSet::new(),
         kept: BTreeSet::new(),
@@ -131,7 +131,7 @@ fn run(seed: u64, workers: usize, steps: u64) {
             world.time_passes(&mut bed);
         }));
         if let Err(cause) = outcome {
-            eprintln!("seed {seed}, {workers} workers, step {step}, {} settings in use", world.in_force.len());
+            eprintln!("seed {seed}, {workers} workers, step {step}, {} settings in use", world.in_use.len());
             resume_unwind(cause);
         }
     }

@@ -352,7 +352,7 @@ fn each_subscriber_has_exactly_the_ports_of_the_formula() {
         let echo = bed.only_outside();
         assert!((first..first + 4_032).contains(&u16::from_be_bytes([echo[24], echo[25]])), "query identifiers too");
         let shared = bed.shared();
-        let own = shared.own_ports(PoolId(0), RealmId(0), inside, Some(POOL[0]));
+        let own = shared.subscriber_ports(PoolId(0), RealmId(0), inside, Some(POOL[0]));
         assert_eq!((own.len(), own[0].first, own[0].last), (1, first, first + 4_031));
         assert_eq!(own[0].used, [4_032, 0, 1], "UDP, TCP and ICMP");
     }
@@ -388,7 +388,7 @@ fn overflow_uses_dynamic_blocks_and_only_these_are_logged() {
     assert!((lease.first_port..=lease.last_port).contains(&port) && lease.last_port - lease.first_port == 511);
     let more = open(&mut bed, (4_033..6_000).map(|port| at(inside, 2_000 + port)));
     assert_eq!(more.len(), 2 * 512 - 1, "M is the slice and two blocks");
-    let own = bed.shared().own_ports(PoolId(0), RealmId(0), inside, Some(POOL[0]));
+    let own = bed.shared().subscriber_ports(PoolId(0), RealmId(0), inside, Some(POOL[0]));
     let used: Vec<_> = own.iter().map(|own| (own.leased_s.is_some(), own.used)).collect();
     assert_eq!(used, [(false, [4_032, 0, 0]), (true, [512, 0, 0]), (true, [512, 0, 0])]);
     assert_eq!(bed.count(Verdict::BlockLimit), 6_000 - 4_032 - 2 * 512);

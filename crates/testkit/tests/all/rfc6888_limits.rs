@@ -98,7 +98,7 @@ fn a_subscriber_refused_from_its_start_is_counted_and_shown() {
         let mut bed = Bed::new(settings.clone()).workers(workers);
         assert_eq!(opened(&mut bed, Protocol::Udp, I1, 2), 2);
         assert_eq!(opened(&mut bed, Protocol::Udp, I2, 5), 0);
-        let [none] = bed.turned_away()[..] else { panic!("{:?}", bed.turned_away()) };
+        let [none] = bed.refused_subscribers()[..] else { panic!("{:?}", bed.refused_subscribers()) };
         assert_eq!((none.address, none.refused, none.mappings), (I2, causes(Verdict::SubscriberPortQuota, 5), [0; 3]));
         assert_eq!((none.class, none.external_address, none.sessions), (1, None, 0));
         assert_eq!(bed.subscribers().len(), 1, "it is not among those that have something");
@@ -106,13 +106,13 @@ fn a_subscriber_refused_from_its_start_is_counted_and_shown() {
         settings.classes.clear();
         bed.reload(settings);
         assert_eq!(opened(&mut bed, Protocol::Udp, I2, 1), 1);
-        assert!(bed.turned_away().is_empty());
+        assert!(bed.refused_subscribers().is_empty());
         assert_eq!(view(&bed, I2).refused, causes(Verdict::SubscriberPortQuota, 5));
         // And when it has nothing any more, it is shown for an hour after its last refusal.
         bed.advance_secs(1_000);
-        assert_eq!(bed.turned_away().len(), 1);
+        assert_eq!(bed.refused_subscribers().len(), 1);
         bed.advance_secs(2_700);
-        assert!(bed.turned_away().is_empty());
+        assert!(bed.refused_subscribers().is_empty());
         bed.check_books();
     }
 }
@@ -126,7 +126,7 @@ fn every_refusal_counts_for_a_subscriber_or_as_unlisted() {
     let mut bed = Bed::new(settings).workers(3);
     assert_eq!(opened(&mut bed, Protocol::Udp, I1, 10), 3);
     let refused = |bed: &Bed| {
-        let shown = bed.subscribers().into_iter().chain(bed.turned_away());
+        let shown = bed.subscribers().into_iter().chain(bed.refused_subscribers());
         shown.flat_map(|view| view.refused).map(u64::from).sum::<u64>()
     };
     // Sources as many as there are: the list is bounded, and nothing is lost.
@@ -137,7 +137,7 @@ fn every_refusal_counts_for_a_subscriber_or_as_unlisted() {
         }
     }
     let counters = bed.counters();
-    assert!(counters.refusals_unlisted > 0 && bed.turned_away().len() <= 3 * 1_024);
+    assert!(counters.refusals_unlisted > 0 && bed.refused_subscribers().len() <= 3 * 1_024);
     let counted: u64 = SubscriberView::CAUSES.iter().map(|cause| bed.count(*cause)).sum();
     assert!(counted > 9_000, "{counted} refused");
     assert_eq!(refused(&bed) + counters.refusals_unlisted, counted);

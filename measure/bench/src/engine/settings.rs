@@ -58,7 +58,7 @@ pub(crate) fn settings(options: &Options) -> Settings {
     let room = if options.mode == Mode::Mixed { per_protocol + per_protocol / 4 + CHURN_ROOM } else { per_protocol };
     // And for the ports of those that have run out, which rest.
     let workers = options.workers as u64;
-    let resting = if options.mode == Mode::Mixed {
+    let held_down = if options.mode == Mode::Mixed {
         workers * u64::from(held_ports(options.sessions.div_ceil(workers)))
     } else {
         0
@@ -73,7 +73,7 @@ pub(crate) fn settings(options: &Options) -> Settings {
         _ => {
             // A subscriber has half as many flows of a protocol as a block has ports.
             let factor = if options.allocation == Ports::Blocks { 2 } else { 1 };
-            (((room + resting) * factor).div_ceil(PORTS_PER_ADDRESS).max(1) + 1, PORTS_PER_ADDRESS)
+            (((room + held_down) * factor).div_ceil(PORTS_PER_ADDRESS).max(1) + 1, PORTS_PER_ADDRESS)
         }
     };
     let per_worker = options.sessions.div_ceil(options.workers as u64);

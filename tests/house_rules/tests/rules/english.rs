@@ -1,7 +1,7 @@
 //! Plain English, as far as a machine can judge it: line widths, words and the length of test names.
 //!
 //! Comments and strings of Rust sources are read, Markdown without its code spans, and Python, shell
-//! and TOML files as a whole. Of the code itself, names of tests are.
+//! and TOML files as a whole. Of the code itself, names of tests are, and all names for a few words.
 
 use std::fmt;
 use std::path::Path;
@@ -96,6 +96,29 @@ const PLAINER_IN_NAMES: &[(&str, &str)] = &[
     ("who", "name the thing"),
 ];
 
+/// Words that no name in Rust or Python contains, and the word in place of each. Other words of the
+/// lists above also have a proper meaning in code.
+const PLAINER_IDENTIFIERS: &[(&str, &str)] = &[
+    ("commons", "shared between workers"),
+    ("displaced", "orphaned, evicted"),
+    ("dormant", "inactive"),
+    ("entitled", "guaranteed"),
+    ("in_force", "current, in_use, running"),
+    ("in_vain", "refused, has_no_effect"),
+    ("leftover", "name the thing"),
+    ("leftovers", "name the things"),
+    ("own_ports", "subscriber_ports"),
+    ("pledge", "guarantee"),
+    ("pledged", "guaranteed"),
+    ("rested", "held_down"),
+    ("resting", "held_down"),
+    ("sleeper", "static_mapping"),
+    ("sleepers", "static_mappings"),
+    ("statics", "static_mappings"),
+    ("turned_away", "refused"),
+    ("untold", "suppressed"),
+];
+
 /// Phrases in which a listed word is the right one.
 const FINE: &[&str] = &["unix epoch", "unix_epoch", "since the epoch", "epoch time"];
 
@@ -122,6 +145,7 @@ const ITSELF: &str = "tests/house_rules/tests/rules/english.rs";
 pub(crate) enum Rule {
     Width,
     Word,
+    Name,
     TestName,
 }
 
@@ -191,6 +215,11 @@ fn check(file: &str, text: &str, found: &mut Vec<Fault>) {
         } else if inner.starts_with(if is_rust { "//" } else { "#" }) && width > COMMENT_WIDTH {
             report(number, Rule::Width, format!("a comment of {width} columns; wrap at {COMMENT_WIDTH}"));
         }
+        if !is_markdown {
+            for (name, word, plainer) in unplain_names(super::code_of(line)) {
+                report(number, Rule::Name, format!("\"{word}\" in `{name}`; say it plainly ({plainer})"));
+            }
+        }
         let (mark, keyword) = if is_rust { ("#[test]", "fn ") } else { ("@test(", "def ") };
         is_test |= inner.starts_with(mark);
         if let Some(rest) = inner.strip_prefix(keyword).filter(|_| is_test) {
@@ -233,6 +262,21 @@ fn unplain(prose: &str, list: &[(&'static str, &'static str)]) -> Vec<(usize, &'
         places.map(|(at, _)| (at, phrase, plainer)).collect::<Vec<_>>()
     };
     list.iter().flat_map(of).collect()
+}
+
+/// Names with a word of [`PLAINER_IDENTIFIERS`], in either case, each with the word and its plainer one.
+fn unplain_names(code: &str) -> Vec<(&str, &'static str, &'static str)> {
+    let in_words = |name: &str| {
+        let of = |c: char| if c.is_uppercase() { format!("_{}", c.to_lowercase()) } else { c.to_string() };
+        let is_constant = !name.chars().any(char::is_lowercase);
+        if is_constant { name.to_lowercase() } else { name.chars().map(of).collect() }
+    };
+    let of = |name| {
+        let words = format!("_{}_", in_words(name));
+        let listed = PLAINER_IDENTIFIERS.iter().filter(move |(word, _)| words.contains(&format!("_{word}_")));
+        listed.map(move |(word, plainer)| (name, *word, *plainer))
+    };
+    code.split(|c: char| c != '_' && !c.is_alphanumeric()).flat_map(of).collect()
 }
 
 fn is_bounded(text: &str, from: usize, to: usize) -> bool {
@@ -346,6 +390,22 @@ fn comments_and_markdown_keep_their_width() {
 #[test]
 fn prose_uses_plain_words() {
     hold(Rule::Word);
+}
+
+#[test]
+fn names_use_plain_words() {
+    hold(Rule::Name);
+}
+
+#[test]
+fn names_are_split_into_words() {
+    for (code, count) in [
+        ("let was_turned_away = OwnPorts::LEFTOVERS_MAX;", 3),
+        ("fn turned(away: InForce)", 1),
+        ("interesting(pledges, is_downed, force_in)", 0),
+    ] {
+        assert_eq!(unplain_names(code).len(), count, "{code}: {:?}", unplain_names(code));
+    }
 }
 
 #[test]

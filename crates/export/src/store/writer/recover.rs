@@ -33,8 +33,8 @@ use crate::store::hosts::NameTable;
 use crate::store::journal;
 use crate::store::journal::Frame;
 use crate::store::journal::Hash;
-use crate::store::rings::Leftover;
 use crate::store::rings::RingLeft;
+use crate::store::rings::RingRemains;
 use crate::store::rings::Rings;
 use crate::store::row::End;
 use crate::store::row::Row;
@@ -320,7 +320,7 @@ impl<'a> Rest<'a> {
 
     /// Adds what the rings have. They also say which numbers the journal must have; those that it
     /// has not are gaps. Returns true if every number is known until the time of the rings.
-    fn add_rings(&mut self, left: &Leftover) -> bool {
+    fn add_rings(&mut self, left: &RingRemains) -> bool {
         let mut covered_us = left.covered_us;
         for RingLeft { worker, next, events, lost } in &left.rings {
             let count = next.saturating_sub(self.builder.next_of(*worker));

@@ -188,7 +188,7 @@ impl Ledger {
             return;
         }
         let until = now + rest;
-        self.state.grants.get_mut(index).rest_until(until);
+        self.state.grants.get_mut(index).reserve_until(until);
         self.keep_until(index, until);
         self.note_grant(now, index);
     }
@@ -294,12 +294,12 @@ impl Ledger {
             // The client's own packets may have taken another port for this endpoint.
             return self.state.find_live_mapping(&request.key, now).is_some();
         };
-        self.keep_resting(index, request.expires);
+        self.reserve_until(index, request.expires);
         true
     }
 
-    pub(in crate::shard) fn keep_resting(&mut self, index: u32, until: Instant) {
-        self.state.grants.get_mut(index).rest_until(until);
+    pub(in crate::shard) fn reserve_until(&mut self, index: u32, until: Instant) {
+        self.state.grants.get_mut(index).reserve_until(until);
         self.keep_until(index, until);
     }
 

@@ -352,7 +352,7 @@ impl PacketPath {
         };
         let timeout = self.ledger.shared.settings().timeouts.fragment;
         let outcome = reassembly.accept(self.edge.now, timeout, &part);
-        self.count_displaced_fragments(self.edge.now, &mut reassembly);
+        self.count_evicted_fragments(self.edge.now, &mut reassembly);
         let sent = match outcome {
             Reassembled::Held => Ok(Sent::Kept),
             Reassembled::Dropped { verdict, held } => {

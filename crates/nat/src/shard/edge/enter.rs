@@ -235,7 +235,7 @@ impl PacketPath {
             bytes: packet.bytes().get(bytes).unwrap_or_default(),
         };
         let outcome = reassembly.accept(now, timeout, &part);
-        self.count_displaced_fragments(now, &mut reassembly);
+        self.count_evicted_fragments(now, &mut reassembly);
         packet.outcome = Outcome::Done;
         let result = match outcome {
             Reassembled::Held => Ok(()),

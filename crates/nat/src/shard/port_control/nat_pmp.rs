@@ -178,7 +178,7 @@ impl Ledger {
         if let Some(known) = known {
             let twin = self.state.grants.get(known);
             if twin.is_held_down() && twin.external() == grant.external() {
-                self.keep_resting(known, request.expires);
+                self.reserve_until(known, request.expires);
             }
             return true;
         }
@@ -210,7 +210,7 @@ impl Ledger {
         self.counters.grants_deleted += 1;
         if let Some(twin) = self.twin_of(&grant) {
             let until = self.state.grants.get(twin).expires().min(now + rest);
-            self.keep_resting(twin, until);
+            self.reserve_until(twin, until);
         }
     }
 

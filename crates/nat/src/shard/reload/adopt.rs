@@ -151,7 +151,7 @@ impl Shard {
         self.path.ledger.upkeep.unrecorded =
             self.path.ledger.events.is_on().then(|| self.path.ledger.state.mappings.walk_end());
         core::mem::swap(&mut self.path.ledger.policy.lifetimes, &mut next.lifetimes);
-        if has_shorter(next.lifetimes.in_force(), self.path.ledger.policy.lifetimes.in_force())
+        if has_shorter(next.lifetimes.current(), self.path.ledger.policy.lifetimes.current())
             || self.path.ledger.policy.lifetimes.has_other_ports(&next.lifetimes)
         {
             self.path.ledger.shorten_lives();

@@ -156,7 +156,7 @@ impl Ledger {
         self.reset_epoch_of(now, index);
         self.note_grant_ended(now, index);
         let grant = self.state.grants.get_mut(index);
-        grant.rest_until(now + NOTICE_TIME);
+        grant.reserve_until(now + NOTICE_TIME);
         grant.announce(UPDATES, now);
         self.updates_pending = true;
     }

@@ -82,11 +82,11 @@ impl Ledger {
         if self.worker == WATCHMAN {
             self.watch_an_address(now);
         }
-        let before = *self.policy.lifetimes.in_force();
+        let before = *self.policy.lifetimes.current();
         if self.policy.lifetimes.adapt(self.shared.pressure.percent()) {
             self.policy.timers =
-                SteadyTimers::new(self.policy.lifetimes.in_force(), self.shared.settings().inbound_refresh);
-            if has_shorter(&before, self.policy.lifetimes.in_force()) {
+                SteadyTimers::new(self.policy.lifetimes.current(), self.shared.settings().inbound_refresh);
+            if has_shorter(&before, self.policy.lifetimes.current()) {
                 self.shorten_lives();
             }
         }

@@ -9,7 +9,7 @@ use crate::external::blocks::Lease;
 use crate::external::deterministic::Formula;
 use crate::external::deterministic::Owner;
 use crate::external::ports::PortRange;
-use crate::rows::OwnPorts;
+use crate::rows::SubscriberPorts;
 use crate::rows::TornBlock;
 use crate::settings::Allocation;
 use crate::types::AddressIndex;
@@ -95,10 +95,16 @@ impl Shared {
 
     /// A subscriber's slice and blocks, on its paired address or on all of the pool. Not for the
     /// packet path.
-    pub fn own_ports(&self, pool: PoolId, realm: RealmId, inside: Ipv4Addr, paired: Option<Ipv4Addr>) -> Vec<OwnPorts> {
+    pub fn subscriber_ports(
+        &self,
+        pool: PoolId,
+        realm: RealmId,
+        inside: Ipv4Addr,
+        paired: Option<Ipv4Addr>,
+    ) -> Vec<SubscriberPorts> {
         let Some(compiled) = self.pools.get(pool.index()) else { return Vec::new() };
         let slice = self.formula(pool).and_then(|formula| formula.slice_of(inside.to_bits()));
-        let mut found: Vec<OwnPorts> = Vec::new();
+        let mut found: Vec<SubscriberPorts> = Vec::new();
         found.extend(slice.map(|slice| {
             let range =
                 PortRange { address: self.member(compiled, slice.address), first: slice.first, last: slice.last };
@@ -118,12 +124,12 @@ impl Shared {
     }
 
     /// The ports of a leased block. Not for the packet path.
-    pub fn own_lease(&self, lease: &Lease) -> OwnPorts {
+    pub fn own_lease(&self, lease: &Lease) -> SubscriberPorts {
         self.own_range(&PortRange::of_block(lease.block), Some(lease.since_s))
     }
 
-    fn own_range(&self, range: &PortRange, leased_s: Option<u32>) -> OwnPorts {
-        OwnPorts {
+    fn own_range(&self, range: &PortRange, leased_s: Option<u32>) -> SubscriberPorts {
+        SubscriberPorts {
             address: self.address(range.address),
             first: range.first,
             last: range.last,

@@ -83,7 +83,7 @@ fn strangers_are_admitted_by_filter_until_the_end() {
     assert_eq!(store.admission(&request.key, (9, 1), false, at(99)), Admission::Granted(index));
     assert_eq!(store.admission(&request.key, (8, 1), false, at(99)), Admission::Refused(index));
     assert_eq!(store.admission(&request.key, (9, 1), false, at(100)), Admission::AsPool, "expired");
-    store.get_mut(index).rest_until(at(200));
+    store.get_mut(index).reserve_until(at(200));
     assert_eq!(store.admission(&request.key, (9, 1), false, at(150)), Admission::Refused(index));
     assert_eq!(store.admission(&request.key, (9, 1), true, at(150)), Admission::AsPool, "packets use it");
 }

@@ -141,11 +141,11 @@ fn a_newcomer_displaces_the_oldest_of_the_largest() {
         let part = Part { identification, subscriber, ..part(0, true, &[1; 8]) };
         assert_eq!(accept(&mut store, u64::from(identification), &part), Outcome::Held);
     }
-    assert_eq!((store.take_displaced(), store.held()), (0, softwires));
+    assert_eq!((store.take_evicted(), store.held()), (0, softwires));
     let flood_had = |store: &Reassembly, id| store.has(at(100), TIMEOUT, 7, 0, id);
     let newcomer = Part { subscriber: 100, identification: 100, ..lone };
     assert_eq!(accept(&mut store, 100, &newcomer), Outcome::Held);
-    assert_eq!((store.take_displaced(), store.held()), (1, softwires));
+    assert_eq!((store.take_evicted(), store.held()), (1, softwires));
     // Subscriber 0 has only seven, so subscriber 1 loses its oldest.
     assert!(flood_had(&store, 99) && flood_had(&store, 1) && flood_had(&store, 7) && flood_had(&store, 9));
     assert!(!flood_had(&store, 8));
@@ -163,15 +163,12 @@ fn datagrams_without_checksum_leave_room_for_softwires() {
         let part = Part { way: WITHOUT_CHECKSUM, identification, subscriber, ..part(0, true, &[1; 8]) };
         assert_eq!(accept(&mut store, 0, &part), Outcome::Held);
     }
-    assert_eq!(
-        (store.take_displaced(), store.held()),
-        (100 - WITHOUT_CHECKSUM_MAX as u32, WITHOUT_CHECKSUM_MAX as u32)
-    );
+    assert_eq!((store.take_evicted(), store.held()), (100 - WITHOUT_CHECKSUM_MAX as u32, WITHOUT_CHECKSUM_MAX as u32));
     for identification in 0..(DATAGRAMS - WITHOUT_CHECKSUM_MAX) as u32 {
         let part = Part { identification, subscriber: identification.into(), ..part(0, true, &[1; 8]) };
         assert_eq!(accept(&mut store, 0, &part), Outcome::Held);
     }
-    assert_eq!(store.take_displaced(), 0);
+    assert_eq!(store.take_evicted(), 0);
 }
 
 #[test]

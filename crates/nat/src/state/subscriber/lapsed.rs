@@ -19,7 +19,7 @@ pub(super) struct Lapsed {
     oldest: u32,
     latest: u32,
     count: u32,
-    hand: u32,
+    cursor: u32,
 }
 
 impl Lapsed {
@@ -71,12 +71,12 @@ impl SubscriberStore {
     }
 
     pub(crate) fn next_lapsed(&mut self) -> Option<u32> {
-        let slot = if self.lapsed.hand == 0 { self.lapsed.oldest } else { self.lapsed.hand };
+        let slot = if self.lapsed.cursor == 0 { self.lapsed.oldest } else { self.lapsed.cursor };
         if slot == 0 {
             return None;
         }
         let next = *self.records[slot as usize].later();
-        self.lapsed.hand = next;
+        self.lapsed.cursor = next;
         self.records.prefetch_write(next as usize);
         Some(slot)
     }
@@ -114,8 +114,8 @@ impl SubscriberStore {
         } else {
             *self.records[later as usize].earlier() = earlier;
         }
-        if self.lapsed.hand == slot {
-            self.lapsed.hand = later;
+        if self.lapsed.cursor == slot {
+            self.lapsed.cursor = later;
         }
         self.lapsed.count -= 1;
     }

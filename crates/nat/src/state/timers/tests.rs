@@ -61,25 +61,25 @@ fn under_pressure_timers_shrink_to_the_rfcs_bounds() {
     let configured = Timeouts { adapt_above_percent: Some(80), icmp: secs(160), ..Timeouts::default() };
     let mut timers = timers(configured, Vec::new());
     assert!(!timers.adapt([80; 3]));
-    assert_eq!(*timers.in_force(), configured);
+    assert_eq!(*timers.current(), configured);
     assert!(timers.adapt([90, 0, 95]));
-    assert_eq!([timers.in_force().udp, timers.in_force().icmp], [secs(210), secs(85)]);
-    assert_eq!(timers.in_force().tcp_established, configured.tcp_established);
+    assert_eq!([timers.current().udp, timers.current().icmp], [secs(210), secs(85)]);
+    assert_eq!(timers.current().tcp_established, configured.tcp_established);
     assert!(timers.adapt([100; 3]));
     assert_eq!(
-        [timers.in_force().udp, timers.in_force().udp_unanswered, timers.in_force().icmp],
+        [timers.current().udp, timers.current().udp_unanswered, timers.current().icmp],
         [secs(120), secs(120), secs(60)]
     );
     assert!(!timers.adapt([100; 3]));
     assert!(timers.adapt([3; 3]));
-    assert_eq!(*timers.in_force(), configured);
+    assert_eq!(*timers.current(), configured);
 }
 
 #[test]
 fn without_leave_nothing_adapts() {
     let mut timers = timers(Timeouts::default(), Vec::new());
     assert!(!timers.adapt([100; 3]));
-    assert_eq!(*timers.in_force(), Timeouts::default());
+    assert_eq!(*timers.current(), Timeouts::default());
 }
 
 proptest! {
@@ -100,7 +100,7 @@ proptest! {
         let mut before = of(&configured);
         for used in uses {
             timers.adapt([used; 3]);
-            let now = of(timers.in_force());
+            let now = of(timers.current());
             for (((now, before), configured), floor) in now.iter().zip(before).zip(of(&configured)).zip(of(&FLOORS)) {
                 prop_assert!(*now <= before && *now >= floor.min(configured));
             }

@@ -116,7 +116,7 @@ impl World {
         let key =
             |event: &Event| (event.protocol, event.subscriber, event.internal_port, event.external, event.first_port);
         let mut made = HashSet::new();
-        for event in events.iter().filter(|_| self.in_force.len() == 1) {
+        for event in events.iter().filter(|_| self.in_use.len() == 1) {
             match event.kind {
                 EventKind::MappingCreated | EventKind::StaticCreated
                     if event.cause != Cause::None && event.amount == 0 =>
@@ -129,8 +129,8 @@ impl World {
                     assert!(
                         !is_by_settings || !is_at_once,
                         "made and ended at once: {event:?} {:?} {:?} before {:?}",
-                        self.in_force[0].reload,
-                        (&self.in_force[0].forwards, &self.in_force[0].balanced_forwards),
+                        self.in_use[0].reload,
+                        (&self.in_use[0].forwards, &self.in_use[0].balanced_forwards),
                         self.before.as_ref().map(|s| (&s.forwards, &s.balanced_forwards))
                     );
                 }
@@ -150,26 +150,38 @@ impl World {
                 sent_to == pool && count >= u64::from(penalty.refusals)
             })
         };
-        assert!(self.in_force.iter().any(is_due), "a penalty that is not due: {event:?}");
+        assert!(self.in_use.iter().any(is_due), "a penalty that is not due: {event:?}");
     }
 
     /// A packet that came out came from where it had to.
-    pub(super) fn check_out(&self, bed: &Bed, seen: &Seen, one: &Sent, external: SocketAddrV4, far: SocketAddrV4) {
+    pub(super) fn check_out(
+        &self,
+        bed: &Bed,
+        seen: &Seen,
+        one: &Sent,
+        external: SocketAddrV4,
+        remote_outside: SocketAddrV4,
+    ) {
         let Sent { key, talk, .. } = one;
         let now = bed.now();
-        assert!(self.in_force.iter().any(|settings| permits(settings, &key.rule_key(), true)), "denied: {key:?}");
+        assert!(self.in_use.iter().any(|settings| permits(settings, &key.rule_key(), true)), "denied: {key:?}");
         if let Some(talk) = talk.filter(|talk| talk.is_sure(now)) {
-            assert_eq!((external, far), (talk.external, talk.far), "it goes on as it was: {key:?} {talk:?}");
+            assert_eq!(
+                (external, remote_outside),
+                (talk.external, talk.remote_outside),
+                "it goes on as it was: {key:?} {talk:?}"
+            );
         }
         let endpoint = endpoint_of(key.protocol, external);
-        let is_flow = self.ledger.had_flow(&(endpoint, (*far.ip(), far.port())), key.internal, now);
+        let is_flow =
+            self.ledger.had_flow(&(endpoint, (*remote_outside.ip(), remote_outside.port())), key.internal, now);
         for (other, theirs) in self.account.talks.iter().filter(|(_, theirs)| theirs.is_sure(now)) {
             if other == key || (other.protocol, theirs.external) != (key.protocol, external) {
                 continue;
             }
             // Who had the port before the targets goes on beside their sessions, also when both
             // drain, changes later.
-            let is_now = || self.in_force.iter().any(|settings| is_balanced(settings, external));
+            let is_now = || self.in_use.iter().any(|settings| is_balanced(settings, external));
             let is_taken = theirs.was_balanced || is_now();
             assert!(
                 is_flow == theirs.is_flow || is_taken,
@@ -177,7 +189,7 @@ impl World {
             );
             let is_other = other.internal != key.internal;
             assert!(
-                !is_other || (is_flow || is_taken) && theirs.far != far,
+                !is_other || (is_flow || is_taken) && theirs.remote_outside != remote_outside,
                 "two owners: {key:?}, {other:?} {theirs:?}"
             );
         }
@@ -194,7 +206,7 @@ impl World {
             (Some(_), _) => false,
             (None, Some(block)) => block.subscriber == *key.internal.ip(),
             // During a change, mappings are still unrecorded if their formula has changed.
-            (None, None) if self.in_force.len() > 1 => true,
+            (None, None) if self.in_use.len() > 1 => true,
             (None, None) => {
                 let place = bed.shared().address_index(*external.ip()).expect("an address of a pool");
                 bed.shared().slice_owner(place, external.port()) == Some(Owner::Subscriber(*key.internal.ip()))
@@ -209,7 +221,7 @@ impl World {
         let subscriber = *key.internal.ip();
         let was_there = one.talk.is_some() || one.was_mapped;
         let was_offender = seen.offenders_before.contains(&subscriber);
-        let [settings] = &self.in_force[..] else { return };
+        let [settings] = &self.in_use[..] else { return };
         if was_there || was_offender != self.offenders.contains_key(&subscriber) || is_static(settings, key, external) {
             return;
         }
@@ -241,7 +253,7 @@ impl World {
                 _ if !one.opens => Reason::NoSession,
                 _ => Reason::Refused,
             };
-            let reasons: BTreeSet<Reason> = self.in_force.iter().map(reason).collect();
+            let reasons: BTreeSet<Reason> = self.in_use.iter().map(reason).collect();
             let is_sure = one.talk.is_some_and(|talk| talk.is_sure(now));
             assert!(!is_sure || reasons.contains(&Reason::Denied), "a packet was lost: {one:?}; {}", seen.text());
             for reason in &reasons {
@@ -321,9 +333,9 @@ impl World {
                 }
             };
             assert!(
-                self.in_force.iter().any(is_right),
+                self.in_use.iter().any(is_right),
                 "the cause is wrong: {event:?}; {most:?} {:?}; {}",
-                limits_of(&self.in_force[0], event.subscriber),
+                limits_of(&self.in_use[0], event.subscriber),
                 seen.text()
             );
             self.count(cause.name(), u64::from(event.amount));
@@ -333,7 +345,7 @@ impl World {
     /// Whether a pool may have had no port for a subscriber that was refused one: where single
     /// ports are given out, a port unused for long is certainly free.
     fn may_be_exhausted(&self, bed: &Bed, settings: &Settings, event: &Event, protocol: Protocol) -> bool {
-        let [_] = &self.in_force[..] else { return true };
+        let [_] = &self.in_use[..] else { return true };
         let name = bed.shared().pool_name(event.pool);
         let Some(pool) = settings.pools.iter().find(|pool| Some(pool.name.as_str()) == name) else { return false };
         let is_open = pool.addresses.contains(&event.external)
@@ -367,7 +379,7 @@ impl World {
     /// them got nothing.
     pub(super) fn check_limits(&self, now: Instant, new: &New, seen: &Seen) {
         let most = |subscriber, of: &dyn Fn(&SubscriberLimits) -> u64| {
-            self.in_force.iter().map(|settings| of(limits_of(settings, subscriber))).max().unwrap_or(0)
+            self.in_use.iter().map(|settings| of(limits_of(settings, subscriber))).max().unwrap_or(0)
         };
         let mapped = new.mappings.iter().map(|(protocol, internal)| (*internal.ip(), *protocol));
         for (subscriber, protocol) in mapped.chain(seen.opened.iter().copied()) {
@@ -391,19 +403,19 @@ impl World {
         let (protocol, external, key) = match *probe {
             Probe::Reply(key) => {
                 assert_eq!(internal, key.internal, "an answer to {key:?} reached somebody else");
-                assert_eq!(without_port(key.protocol, remote), key.near, "an answer to {key:?}");
+                assert_eq!(without_port(key.protocol, remote), key.remote_inside, "an answer to {key:?}");
                 self.account.passed_in(now, &key);
                 let is_permitted = |settings: &Settings| permits(settings, &key.rule_key(), false);
-                assert!(self.in_force.iter().any(is_permitted), "denied: {key:?}");
+                assert!(self.in_use.iter().any(is_permitted), "denied: {key:?}");
                 return;
             }
             Probe::Stranger { protocol, remote: from, external } => {
                 assert_eq!(remote, from, "the source stays");
-                (protocol, external, TalkKey { protocol, internal, near: remote })
+                (protocol, external, TalkKey { protocol, internal, remote_inside: remote })
             }
         };
         let is_permitted = |settings: &Settings| permits(settings, &key.rule_key(), false);
-        assert!(self.in_force.iter().any(is_permitted), "denied: {key:?}");
+        assert!(self.in_use.iter().any(is_permitted), "denied: {key:?}");
         let is_there = |(of, talk): (&TalkKey, &Talk)| (of.protocol, talk.external) == (protocol, external);
         let owners: Vec<(SocketAddrV4, bool)> = self
             .account
@@ -413,12 +425,12 @@ impl World {
             .map(|(of, talk)| (of.internal, talk.is_sure(now) && !talk.is_flow))
             .collect();
         // Targets take a port over while earlier owners go on with their remote hosts.
-        let is_taken = self.in_force.iter().any(|settings| is_balanced(settings, external));
+        let is_taken = self.in_use.iter().any(|settings| is_balanced(settings, external));
         if let Some((owner, _)) = owners.iter().find(|(_, is_sure)| *is_sure && !is_taken) {
             assert_eq!(internal, *owner, "{external} of {protocol:?} has two owners");
         }
         let is_forwarded =
-            self.in_force.iter().any(|settings| leads_to(settings, protocol, external).contains(&internal));
+            self.in_use.iter().any(|settings| leads_to(settings, protocol, external).contains(&internal));
         assert!(
             is_forwarded || owners.iter().any(|(owner, _)| *owner == internal),
             "{internal} has nothing to do with {external}"
@@ -430,7 +442,7 @@ impl World {
             talk.is_flow = self.ledger.had_flow(&flow, internal, now);
             self.count("forwarded", 1);
         } else if protocol == Protocol::Tcp
-            || protocol == Protocol::Udp && self.in_force.iter().any(|settings| leads_away(settings, &key))
+            || protocol == Protocol::Udp && self.in_use.iter().any(|settings| leads_away(settings, &key))
         {
             // A SYN, or what has to be answered from where it was sent to.
             self.account.opened_from_outside(now, key, external);

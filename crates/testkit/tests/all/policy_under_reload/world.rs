@@ -144,7 +144,7 @@ pub(super) struct World {
     pub(super) ledger: Ledger,
     pub(super) counted: Counters,
     /// The settings in use: two during a change.
-    pub(super) in_force: Vec<Settings>,
+    pub(super) in_use: Vec<Settings>,
     /// Those before the last change.
     pub(super) before: Option<Settings>,
     /// External endpoints that led to several targets at some time. They rest after the last
@@ -200,7 +200,7 @@ impl World {
 
     /// What was made in the midst of a change may be what it ends.
     fn follow(&mut self) {
-        if let [before, next] = &self.in_force[..] {
+        if let [before, next] = &self.in_use[..] {
             self.account.follow(before, next, &self.kept);
         }
     }
@@ -290,10 +290,11 @@ impl World {
                     }
                 }
                 EventKind::FlowEnded => {
-                    let far = (event.remote, event.remote_port);
-                    let has_it_again = seen.flows.get(&(endpoint, far)).is_some_and(|holder| is_of(holder, internal));
+                    let remote_outside = (event.remote, event.remote_port);
+                    let has_it_again =
+                        seen.flows.get(&(endpoint, remote_outside)).is_some_and(|holder| is_of(holder, internal));
                     if !has_it_again {
-                        self.account.flow_ended(protocol, internal, (external, at(far.0, far.1)));
+                        self.account.flow_ended(protocol, internal, (external, at(remote_outside.0, remote_outside.1)));
                     }
                 }
                 _ => {}
@@ -308,7 +309,7 @@ impl World {
         let talk = self.account.talks.get(key).copied();
         let was_mapped = self.account.may_have_mapping(now, key.protocol, key.internal);
         let sent = Sent { key: *key, talk, opens: true, resets: false, was_mapped };
-        let (from, to) = (key.internal, key.near);
+        let (from, to) = (key.internal, key.remote_inside);
         match key.protocol {
             Protocol::Udp => (sent, build::udp(from, to).payload(&label).build()),
             Protocol::Icmp => (sent, build::echo_request(*from.ip(), *to.ip(), from.port()).payload(&label).build()),
@@ -357,11 +358,11 @@ impl World {
             let one =
                 serial_of(packet).and_then(|serial| sent.remove(&serial)).expect("it was sent, and came out once");
             let external = source(packet);
-            let far = without_port(one.key.protocol, destination(packet));
-            self.check_out(bed, &seen, &one, external, far);
+            let remote_outside = without_port(one.key.protocol, destination(packet));
+            self.check_out(bed, &seen, &one, external, remote_outside);
             // The rule for the packet that made the mapping counts, and those that found it go
             // where it is.
-            if self.enter(now, &one, (external, far), &mut new) {
+            if self.enter(now, &one, (external, remote_outside), &mut new) {
                 self.check_place(&seen, &one, external);
             }
             passed.push(one.key);
@@ -380,8 +381,8 @@ impl World {
 
     /// Enters a packet that came out into the account. Whether it made a mapping for certain.
     fn enter(&mut self, now: Instant, one: &Sent, ends: (SocketAddrV4, SocketAddrV4), new: &mut New) -> bool {
-        let (key, (external, far)) = (one.key, ends);
-        let flow = (endpoint_of(key.protocol, external), (*far.ip(), far.port()));
+        let (key, (external, remote_outside)) = (one.key, ends);
+        let flow = (endpoint_of(key.protocol, external), (*remote_outside.ip(), remote_outside.port()));
         let is_flow = self.ledger.had_flow(&flow, key.internal, now);
         self.account.passed_out(now, key, ends);
         let talk = self.account.talks.get_mut(&key).expect("it was entered");
@@ -405,7 +406,7 @@ impl World {
             new.sessions.insert(*key.internal.ip());
         }
         if is_new_mapping || is_new_flow {
-            let rate = match &self.in_force[..] {
+            let rate = match &self.in_use[..] {
                 [settings] => limits_of(settings, *key.internal.ip()).new_mappings,
                 _ => None,
             };
@@ -422,7 +423,7 @@ impl World {
             let (protocol, remote, external, stage) = match *probe {
                 Probe::Reply(key) => {
                     let Some(talk) = self.account.talks.get(&key) else { continue };
-                    (key.protocol, talk.far, talk.external, talk.stage)
+                    (key.protocol, talk.remote_outside, talk.external, talk.stage)
                 }
                 Probe::Stranger { protocol, remote, external } => (protocol, remote, external, Stage::Reset),
             };
@@ -456,10 +457,10 @@ impl World {
         for probe in sent.values() {
             let Probe::Reply(key) = probe else { continue };
             let talk = &self.account.talks[key];
-            let is_permitted = self.in_force.iter().all(|settings| permits(settings, &key.rule_key(), false));
+            let is_permitted = self.in_use.iter().all(|settings| permits(settings, &key.rule_key(), false));
             // What is on an address that is only just added is answered once all workers know it.
-            let is_known = self.in_force[0].pools.iter().any(|pool| pool.addresses.contains(talk.external.ip()));
-            let was_lost = talk.is_sure(now) && is_permitted && (is_known || self.in_force.len() == 1);
+            let is_known = self.in_use[0].pools.iter().any(|pool| pool.addresses.contains(talk.external.ip()));
+            let was_lost = talk.is_sure(now) && is_permitted && (is_known || self.in_use.len() == 1);
             assert!(!was_lost, "an answer was lost: {key:?} {talk:?}; {}", seen.text());
         }
         let refused = REFUSALS.iter().map(|verdict| seen.verdicts.of(*verdict)).sum::<u64>();
@@ -545,12 +546,12 @@ impl World {
         let protocol = Protocol::ALL[random.random_range(0..3)];
         let number = if random.random_ratio(1, 8) { random.random_range(40..47) } else { random.random_range(8..32) };
         let internal = at(any_host(number), random.random_range(2_000..2_012));
-        let near = match random.random_range(0..5) {
+        let remote_inside = match random.random_range(0..5) {
             0 => at(SERVICE, 80),
             1 => at(E1, 5_000),
             _ => at(Ipv4Addr::new(198, 51, 100, random.random_range(1..9)), PORTS[random.random_range(0..PORTS.len())]),
         };
-        TalkKey { protocol, internal, near: without_port(protocol, near) }
+        TalkKey { protocol, internal, remote_inside: without_port(protocol, remote_inside) }
     }
 
     /// A burst each way: so many of the talks there are, and so many new ones.
@@ -578,7 +579,7 @@ impl World {
             let Some(talk) = self.account.talks.get(key).filter(|_| key.protocol == Protocol::Udp) else { continue };
             probes.push(Probe::Stranger { protocol: Protocol::Udp, remote, external: talk.external });
         }
-        let settings = self.in_force[0].clone();
+        let settings = self.in_use[0].clone();
         let single = settings.forwards.iter().map(|one| (one.protocol, one.external, one.ports));
         let balanced = settings.balanced_forwards.iter().map(|one| (one.protocol, one.external, one.ports));
         for (protocol, external, (first, last)) in single.chain(balanced) {
@@ -625,14 +626,14 @@ impl World {
         self.account.mark_static(&next);
         let kept = self.account.talks.iter().filter(|(_, talk)| talk.is_sure(now) && keeps(&next, talk));
         let kept: HashSet<_> =
-            kept.map(|(key, talk)| (key.protocol, key.internal, talk.is_flow.then_some(key.near))).collect();
+            kept.map(|(key, talk)| (key.protocol, key.internal, talk.is_flow.then_some(key.remote_inside))).collect();
         assert!(fates(&|one| one.keep) >= kept.len() as u64, "the plan keeps {census:?}, and these {kept:?}");
         self.kept.clear();
         if fates(&|one| one.drain + one.drain_until + one.end) == 0 {
             self.kept.extend(self.account.talks.keys());
         }
         self.count("kept by plans", fates(&|one| one.keep));
-        self.in_force = vec![present.clone(), next.clone()];
+        self.in_use = vec![present.clone(), next.clone()];
         self.account.follow(&present, &next, &self.kept);
         for one in &present.balanced_forwards {
             let ports = one.ports.0..=one.ports.1;
@@ -648,13 +649,13 @@ impl World {
         // Mappings that no formula or block explains any more are recorded.
         bed.sweep();
         all_hosts().for_each(|host| self.forget_rate_if_other(host));
-        self.in_force = vec![next];
+        self.in_use = vec![next];
         self.before = Some(present);
         self.count("reloads", 1);
     }
 
     fn forget_rate_if_other(&mut self, subscriber: Ipv4Addr) {
-        let rates: Vec<_> = self.in_force.iter().map(|settings| limits_of(settings, subscriber).new_mappings).collect();
+        let rates: Vec<_> = self.in_use.iter().map(|settings| limits_of(settings, subscriber).new_mappings).collect();
         if rates.first() != rates.last() {
             self.account.forget_rate(subscriber);
         }
