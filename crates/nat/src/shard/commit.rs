@@ -12,6 +12,7 @@ mod dependent_end;
 pub(in crate::shard) mod expectation;
 pub(in crate::shard) mod grant;
 pub(in crate::shard) mod guarantee;
+mod host;
 pub(in crate::shard) mod penalty;
 pub(in crate::shard) mod port_of_ended;
 
@@ -140,12 +141,12 @@ impl Ledger {
         let mut has_all = true;
         if from.is_own {
             let reserved = view.reserved_in(compiled, new.owner.class, new.key.realm, new.key.address);
-            has_all = view.guarantee_to(&mut account, reserved, compiled, address);
+            has_all = self.guarantee_to(&mut account, reserved, compiled, address);
         }
         let is_beyond = from.share == Share::Beyond;
         let has_share = match from.share {
             Share::Within => account.has_left(address, protocol) && (has_all || !from.needs_all),
-            Share::Beyond => self.view().take_unguaranteed(compiled, address, protocol).is_ok(),
+            Share::Beyond => self.take_unguaranteed(compiled, address, protocol).is_ok(),
         };
         if has_share && self.shared.ports.take_picked(address, protocol, port, Taker::Anyone) {
             if let Some(guarantees) = self.shared.ports.guarantees() {
@@ -157,7 +158,7 @@ impl Ledger {
             return Ok((port, from.is_own.then_some(account)));
         }
         if has_share && is_beyond {
-            self.view().settle_unguaranteed(address, protocol, None);
+            self.settle_unguaranteed(address, protocol, None);
         }
         match (slot, self.shared.ports.guarantees()) {
             // A guarantee stays with its subscriber even if the mapping fails.
@@ -248,9 +249,7 @@ impl Ledger {
             InsideHost::Ipv4(address) => address.to_bits(),
             InsideHost::Ipv6(_) | InsideHost::BehindB4 { .. } => {
                 let key = self.shared.transition.host_key(realm, &host).ok_or(Verdict::NoRoute)?;
-                let hosts = &mut self.state.subscribers.hosts;
-                let hash = hosts.hash_of(&key);
-                hosts.enter(now, hash, &key, realm)?
+                self.enter_host_of(now, &key, realm)?
             }
         };
         Ok(InternalKey { realm, protocol, address, port })

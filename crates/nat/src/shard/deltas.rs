@@ -315,11 +315,10 @@ impl Ledger {
         let way = self.shared.transition.way_of(realm, host.towards.to_bits()).ok_or(Verdict::NoRoute)?;
         let key =
             HostKey { address: host.address.to_bits(), inner: host.inner.map_or(0, |inner| inner.to_bits()), way };
-        let hosts = &mut self.state.subscribers.hosts;
-        let hash = hosts.hash_of(&key);
+        let hosts = &self.state.subscribers.hosts;
         let number = match change {
-            Change::Ended => hosts.find(hash, &key),
-            Change::Lives => Some(hosts.enter(now, hash, &key, realm)?),
+            Change::Ended => hosts.find(hosts.hash_of(&key), &key),
+            Change::Lives => Some(self.enter_host_of(now, &key, realm)?),
         };
         Ok(number.map(|number| Endpoint::new(number.into(), internal.port)))
     }

@@ -268,9 +268,7 @@ impl Ledger {
         let end = self.shared.transition.softwire(position);
         let inner = pcp::unmapped(&third).filter(|inner| end.is_some_and(|end| end.permits(*inner)));
         let key = HostKey { address, inner: inner.ok_or(Code::UnsupportedOption)?, way };
-        let hosts = &mut self.state.subscribers.hosts;
-        let hash = hosts.hash_of(&key);
-        hosts.enter(datagram.now, hash, &key, datagram.realm).map_err(|verdict| match verdict {
+        self.enter_host_of(datagram.now, &key, datagram.realm).map_err(|verdict| match verdict {
             Verdict::HostLimit => Code::UserExceededQuota,
             _ => Code::NoResources,
         })

@@ -19,7 +19,7 @@ pub(crate) const NOTHING: PerProtocol = [0; Protocol::COUNT];
 
 /// Less than the guarantee if the address offers fewer ports than before, or others took ports
 /// before it kept any.
-fn backed(stock: [Stock; Protocol::COUNT], address: AddressIndex, account: &Account) -> PerProtocol {
+pub(crate) fn backed(stock: [Stock; Protocol::COUNT], address: AddressIndex, account: &Account) -> PerProtocol {
     if !account.is_guaranteed(address) {
         return NOTHING;
     }
@@ -220,46 +220,9 @@ impl View<'_> {
         };
         Some(FromGuaranteed { share, is_own: true, needs_all })
     }
-
-    /// As much as possible; true if that is everything. Changes counts that workers share.
-    pub(crate) fn guarantee_to(
-        &self,
-        account: &mut Account,
-        reserved: PerProtocol,
-        compiled: &CompiledPool,
-        address: AddressIndex,
-    ) -> bool {
-        if reserved == NOTHING && !account.has_guarantee() {
-            return true;
-        }
-        let Some(guarantees) = self.snapshot.ports.guarantees() else { return false };
-        let stock = self.stock(guarantees, compiled, address);
-        if account.guarantee() == reserved
-            && backed(stock, address, account) == reserved
-            && account.is_guaranteed(address)
-        {
-            return true;
-        }
-        let keeps = keeps(stock, account, reserved, address);
-        if account.has_guarantee() && !account.is_guaranteed(address) {
-            if account.uses_guarantee() {
-                // The ports there stay guaranteed until they are given back.
-                return false;
-            }
-            guarantees.withdraw(account.guaranteed_at(), account.guarantee());
-            account.set_guarantee(address, NOTHING);
-        }
-        let has = account.guarantee();
-        guarantees.withdraw(address, [0, 1, 2].map(|p| has[p].saturating_sub(keeps[p])));
-        let wanted = [0, 1, 2].map(|p| reserved[p].saturating_sub(keeps[p]));
-        let more = guarantees.guarantee(address, wanted, stock.map(|stock| stock.can_be));
-        let guaranteed = [0, 1, 2].map(|p| keeps[p] + more[p]);
-        account.set_guarantee(address, guaranteed);
-        guaranteed.into_iter().zip(reserved).all(|(guaranteed, wanted)| guaranteed >= wanted)
-    }
 }
 
-fn keeps(
+pub(crate) fn keeps(
     stock: [Stock; Protocol::COUNT],
     account: &Account,
     reserved: PerProtocol,

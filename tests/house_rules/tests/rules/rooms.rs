@@ -28,7 +28,7 @@ fn files() -> Vec<(String, Vec<String>)> {
         let text = path.to_string_lossy().replace('\\', "/");
         text.split_once("crates/nat/src/").map(|(_, below)| below.to_owned()).expect("a file of the engine")
     };
-    let lines = |text: &str| text.lines().map(|line| code_of(line).trim().to_owned()).collect();
+    let lines = |text: &str| text.lines().map(|line| code_of(line).trim_end().to_owned()).collect();
     sources("nat").iter().map(|(path, text)| (shown(path), lines(text))).collect()
 }
 
@@ -37,7 +37,7 @@ fn level(room: &str) -> Option<usize> {
 }
 
 #[test]
-fn no_room_names_one_above_it() {
+fn a_room_names_none_above_it_or_of_its_list() {
     let mut found = Vec::new();
     for (file, lines) in files() {
         let room = file.split('/').next().unwrap_or_default().trim_end_matches(".rs");
@@ -83,15 +83,92 @@ fn the_ledger_names_nothing_that_stands_on_it() {
     }
 }
 
+/// Calls that make a record, by the name of its store.
+const CREATIONS: &[(&str, &[&str])] = &[
+    ("calls", &["insert"]),
+    ("flows", &["insert"]),
+    ("grants", &["insert"]),
+    ("held_ports", &["hold"]),
+    ("hosts", &["enter"]),
+    ("mappings", &["insert"]),
+    ("outbound", &["insert", "add"]),
+    ("sessions", &["insert"]),
+    ("shared_ports", &["add"]),
+    ("subscribers", &["insert"]),
+];
+
 #[test]
 fn only_a_commit_makes_records() {
-    let stores = ["mappings", "outbound", "sessions", "flows", "subscribers", "shared_ports"];
-    let makes = |line: &str| {
-        stores.iter().any(|store| {
-            line.contains(&format!("state.{store}.insert(")) || line.contains(&format!("state.{store}.add("))
-        })
+    // The stores themselves, and the tables of a benchmark, are below all decisions.
+    let is_above =
+        |file: &str| ["shard", "steps", "reload", "show", "snapshot"].iter().any(|room| file.starts_with(room));
+    let makes = |line: &str, (store, verbs): &(&str, &[&str])| {
+        verbs.iter().any(|verb| line.contains(&format!("{store}.{verb}(")))
     };
-    let found: Vec<_> =
-        files().into_iter().filter(|(_, lines)| lines.iter().any(|line| makes(line))).map(|(file, _)| file).collect();
-    assert!(!found.is_empty() && found.iter().all(|file| file.starts_with(COMMIT)), "records are made in {found:?}");
+    let mut unseen: BTreeSet<&str> = CREATIONS.iter().map(|(store, _)| *store).collect();
+    let mut found = Vec::new();
+    for (file, lines) in files().into_iter().filter(|(file, _)| is_above(file)) {
+        for line in &lines {
+            for creation in CREATIONS.iter().filter(|creation| makes(line, creation)) {
+                unseen.remove(creation.0);
+                if !file.starts_with(COMMIT) {
+                    found.push(format!("{file}: {}", line.trim()));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "records are made in {found:#?}");
+    assert!(unseen.is_empty(), "nothing makes {unseen:?}; is there a new name?");
+}
+
+/// Methods that change what workers share through a shared reference.
+const CHANGES: &[&str] = &[
+    ".claim(",
+    ".claim_withheld(",
+    ".forget(",
+    ".free(",
+    ".give_back(",
+    ".keep(",
+    ".let_go(",
+    ".mark(",
+    ".note_exhausted(",
+    ".offer(",
+    ".pair(",
+    ".publish(",
+    ".set_unused_since(",
+    ".take_back(",
+    ".take_picked(",
+    ".unmark(",
+    ".unpair(",
+    ".vacate(",
+    ".withdraw(",
+    ".withhold(",
+    "blocks.hold(",
+    "blocks.take(",
+    "guarantees.guarantee(",
+    "guarantees.take(",
+];
+
+/// A decision is made with a view, and may be made to explain or to plan.
+#[test]
+fn views_change_nothing() {
+    let mut found = Vec::new();
+    for (file, lines) in files() {
+        let mut is_view = false;
+        // A method ends with a brace of its own line, and the block with one in the first column.
+        for line in &lines {
+            match line.as_str() {
+                "impl View<'_> {" | "impl<'a> View<'a> {" => is_view = true,
+                "}" => is_view = false,
+                line if is_view && CHANGES.iter().any(|change| line.contains(change)) => {
+                    found.push(format!("{file}: {}", line.trim()));
+                }
+                _ => {}
+            }
+        }
+        let blocks = lines.iter().filter(|line| line.starts_with("impl") && line.contains(" View<"));
+        let is_known = |line: &&String| ["impl View<'_> {", "impl<'a> View<'a> {"].contains(&line.as_str());
+        found.extend(blocks.filter(|line| !is_known(line)).map(|line| format!("{file}: {line} is not read")));
+    }
+    assert!(found.is_empty(), "move what changes something to the ledger: {found:#?}");
 }

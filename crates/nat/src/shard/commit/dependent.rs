@@ -227,11 +227,11 @@ impl Ledger {
         let (address, protocol) = (group.address(), group.protocol());
         let compiled = *self.shared.compiled_pool(address);
         if compiled.has_guarantees() {
-            self.view().take_unguaranteed(&compiled, address, protocol).map_err(|_| Lost)?;
+            self.take_unguaranteed(&compiled, address, protocol).map_err(|_| Lost)?;
         }
         let is_taken = self.shared.ports.take_picked(address, protocol, port, Taker::Anyone);
         if compiled.has_guarantees() {
-            self.view().settle_unguaranteed(address, protocol, is_taken.then_some(port));
+            self.settle_unguaranteed(address, protocol, is_taken.then_some(port));
         }
         if !is_taken {
             return Err(Lost);

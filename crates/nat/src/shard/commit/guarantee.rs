@@ -7,12 +7,15 @@
 //! If new settings guarantee more than is free, others get no port until walks over subscribers and
 //! mappings have filled the guarantees.
 
+use crate::external::ports::PerProtocol;
 use crate::external::ports::Share;
 use crate::shard::Ledger;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::snapshot::shared::CompiledPool;
+use crate::state::subscriber::Account;
 use crate::steps::guarantee::NOTHING;
-use crate::steps::view::View;
+use crate::steps::guarantee::backed;
+use crate::steps::guarantee::keeps;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -20,7 +23,7 @@ use crate::types::Protocol;
 use crate::upkeep::walk::Pace;
 use crate::verdict::Verdict;
 
-impl View<'_> {
+impl Ledger {
     /// Counts an unguaranteed port before it is chosen.
     pub(in crate::shard) fn take_unguaranteed(
         &self,
@@ -28,29 +31,65 @@ impl View<'_> {
         address: AddressIndex,
         protocol: Protocol,
     ) -> Result<(), Verdict> {
-        let limit = self.rest_of_address(compiled, address, protocol);
-        match self.snapshot.ports.guarantees() {
+        let limit = self.view().rest_of_address(compiled, address, protocol);
+        match self.shared.ports.guarantees() {
             Some(guarantees) if guarantees.take(address, protocol, limit) => Ok(()),
             _ => Err(Verdict::PortsExhausted),
         }
     }
 
-    /// Marks the port of [`View::take_unguaranteed`], or uncounts it if there was none.
+    /// Marks the port of [`Ledger::take_unguaranteed`], or uncounts it if there was none.
     pub(in crate::shard) fn settle_unguaranteed(&self, address: AddressIndex, protocol: Protocol, port: Option<u16>) {
-        match (self.snapshot.ports.guarantees(), port) {
+        match (self.shared.ports.guarantees(), port) {
             (Some(guarantees), Some(port)) => guarantees.mark(address, protocol, port, Share::Beyond),
             (Some(guarantees), None) => guarantees.give_back(address, protocol),
             (None, _) => {}
         }
     }
-}
 
-impl Ledger {
+    /// Guarantees as many ports as possible; true if that is all of them. `account` is changed, and
+    /// the counts that workers share.
+    pub(in crate::shard) fn guarantee_to(
+        &self,
+        account: &mut Account,
+        reserved: PerProtocol,
+        compiled: &CompiledPool,
+        address: AddressIndex,
+    ) -> bool {
+        if reserved == NOTHING && !account.has_guarantee() {
+            return true;
+        }
+        let Some(guarantees) = self.shared.ports.guarantees() else { return false };
+        let stock = self.view().stock(guarantees, compiled, address);
+        if account.guarantee() == reserved
+            && backed(stock, address, account) == reserved
+            && account.is_guaranteed(address)
+        {
+            return true;
+        }
+        let keeps = keeps(stock, account, reserved, address);
+        if account.has_guarantee() && !account.is_guaranteed(address) {
+            if account.uses_guarantee() {
+                // The ports there stay guaranteed until they are given back.
+                return false;
+            }
+            guarantees.withdraw(account.guaranteed_at(), account.guarantee());
+            account.set_guarantee(address, NOTHING);
+        }
+        let has = account.guarantee();
+        guarantees.withdraw(address, [0, 1, 2].map(|p| has[p].saturating_sub(keeps[p])));
+        let wanted = [0, 1, 2].map(|p| reserved[p].saturating_sub(keeps[p]));
+        let more = guarantees.guarantee(address, wanted, stock.map(|stock| stock.can_be));
+        let guaranteed = [0, 1, 2].map(|p| keeps[p] + more[p]);
+        account.set_guarantee(address, guaranteed);
+        guaranteed.into_iter().zip(reserved).all(|(guaranteed, wanted)| guaranteed >= wanted)
+    }
+
     pub(in crate::shard) fn guarantee(&mut self, slot: u32, compiled: &CompiledPool, address: AddressIndex) -> bool {
         let view = self.view();
         let reserved = view.reserved_for(compiled, slot);
         let mut account = *view.state.subscribers.account(slot);
-        let has_all = view.guarantee_to(&mut account, reserved, compiled, address);
+        let has_all = self.guarantee_to(&mut account, reserved, compiled, address);
         *self.state.subscribers.account_mut(slot) = account;
         has_all
     }
@@ -119,11 +158,11 @@ impl Ledger {
         if hold_down == Duration::ZERO || !compiled.has_guarantees() {
             return hold_down;
         }
-        if self.view().take_unguaranteed(&compiled, address, protocol).is_err() {
+        if self.take_unguaranteed(&compiled, address, protocol).is_err() {
             self.counters.ports_held_short += 1;
             return Duration::ZERO;
         }
-        self.view().settle_unguaranteed(address, protocol, Some(port));
+        self.settle_unguaranteed(address, protocol, Some(port));
         hold_down
     }
 

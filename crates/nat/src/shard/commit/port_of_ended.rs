@@ -5,9 +5,14 @@ use crate::steps::opening::Place;
 pub(in crate::shard) use crate::steps::pairing::UNPAIRED;
 pub(in crate::shard) use crate::steps::port_choice::port_class;
 use crate::steps::view::View;
+use crate::time::Duration;
+use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
+
+/// Held ports whose bits are fetched ahead, before they are released.
+const AHEAD: usize = 8;
 
 impl View<'_> {
     /// A forwarded port needs no hold-down.
@@ -40,6 +45,30 @@ impl View<'_> {
 }
 
 impl Ledger {
+    #[inline]
+    pub(in crate::shard) fn retire_port(
+        &mut self,
+        now: Instant,
+        address: AddressIndex,
+        protocol: Protocol,
+        port: u16,
+        hold_down: Duration,
+    ) {
+        self.shared.ports.vacate(address, protocol, port);
+        if hold_down == Duration::ZERO || self.view().is_forwarded(address, protocol, port) {
+            self.give_back_port(address, protocol, port);
+            return;
+        }
+        let place = self.shared.ports.place(address, protocol, port);
+        if let Some(gone) = self.state.held_ports.hold(place, hold_down, now) {
+            self.counters.ports_held_short += 1;
+            self.release_held_port(gone);
+            if let Some(ahead) = self.state.held_ports.ahead(AHEAD) {
+                self.shared.ports.prefetch_bit(ahead);
+            }
+        }
+    }
+
     /// Call it after the hold-down, if there was one.
     #[inline]
     pub(in crate::shard) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {

@@ -139,10 +139,9 @@ impl PacketPath {
         (key, hash): (HostKey, u64),
     ) -> Result<(), Refusal> {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
-        let hosts = &mut self.ledger.state.subscribers.hosts;
         let number = match headers.kind {
-            Kind::Error => hosts.find(hash, &key).ok_or(Verdict::IcmpQuoteNoMapping)?,
-            _ => hosts.enter(now, hash, &key, realm)?,
+            Kind::Error => self.ledger.state.subscribers.hosts.find(hash, &key).ok_or(Verdict::IcmpQuoteNoMapping)?,
+            _ => self.ledger.enter_host(now, hash, &key, realm)?,
         };
         self.translate_from(packet, headers, (number, destination), key.way)
     }
@@ -197,7 +196,7 @@ impl PacketPath {
         if parsed.destination == AFTR_INSIDE {
             return self.answer_in_softwire(now, packet, usize::from(offset), &key, sink).map_err(Refusal::from);
         }
-        let entered = self.ledger.state.subscribers.hosts.enter(now, hash, &key, realm);
+        let entered = self.ledger.enter_host(now, hash, &key, realm);
         if entered.is_err() {
             self.refuse_in_softwire(now, packet, usize::from(offset), &key, sink);
         }

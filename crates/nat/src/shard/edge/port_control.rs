@@ -174,9 +174,7 @@ impl PacketPath {
         let (number, asker) = match way {
             Way::Nat64(_) => {
                 let key = HostKey { address: source, inner: 0, way };
-                let hosts = &mut self.ledger.state.subscribers.hosts;
-                let hash = hosts.hash_of(&key);
-                (hosts.enter(now, hash, &key, realm)?, Asker::Host(source.to_be_bytes()))
+                (self.ledger.enter_host_of(now, &key, realm)?, Asker::Host(source.to_be_bytes()))
             }
             Way::Softwire(_) => (0, Asker::B4(source, way)),
         };
@@ -231,9 +229,7 @@ impl PacketPath {
         if !self.may_ask(now, realm, key.address) {
             return Err(Verdict::LocalIgnored);
         }
-        let hosts = &mut self.ledger.state.subscribers.hosts;
-        let hash = hosts.hash_of(key);
-        let number = hosts.enter(now, hash, key, realm)?;
+        let number = self.ledger.enter_host_of(now, key, realm)?;
         let source = Endpoint::new(number.into(), udp.source_port());
         let asker = Asker::Host(pcp::mapped(key.inner));
         let answer = self.ledger.serve(&Datagram { now, realm, source, asker, payload: udp.payload() });

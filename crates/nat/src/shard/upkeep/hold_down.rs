@@ -10,13 +10,11 @@ use crate::state::tcp::TcpState;
 use crate::steps::view::View;
 use crate::time::Duration;
 use crate::time::Instant;
-use crate::types::AddressIndex;
 use crate::types::Protocol;
 
 const RELEASES_PER_CALL_MIN: usize = 8;
 const MICROS_PER_RELEASE: u64 = 2;
 const RELEASES_PER_CALL_MAX: usize = 256;
-const AHEAD: usize = 8;
 
 impl View<'_> {
     /// External ports that are held down.
@@ -45,30 +43,6 @@ impl Ledger {
         }
     }
 
-    #[inline]
-    pub(in crate::shard) fn retire_port(
-        &mut self,
-        now: Instant,
-        address: AddressIndex,
-        protocol: Protocol,
-        port: u16,
-        hold_down: Duration,
-    ) {
-        self.shared.ports.vacate(address, protocol, port);
-        if hold_down == Duration::ZERO || self.view().is_forwarded(address, protocol, port) {
-            self.give_back_port(address, protocol, port);
-            return;
-        }
-        let place = self.shared.ports.place(address, protocol, port);
-        if let Some(gone) = self.state.held_ports.hold(place, hold_down, now) {
-            self.counters.ports_held_short += 1;
-            self.release_held_port(gone);
-            if let Some(ahead) = self.state.held_ports.ahead(AHEAD) {
-                self.shared.ports.prefetch_bit(ahead);
-            }
-        }
-    }
-
     pub(in crate::shard) fn release_ports(&mut self, now: Instant, elapsed: u64, ended: usize) {
         let by_time = (elapsed / MICROS_PER_RELEASE).min(RELEASES_PER_CALL_MAX as u64) as usize;
         let count = RELEASES_PER_CALL_MIN + by_time + ended;
@@ -84,7 +58,7 @@ impl Ledger {
         self.counters.ports_held = u64::from(self.state.held_ports.len());
     }
 
-    fn release_held_port(&mut self, place: usize) {
+    pub(in crate::shard) fn release_held_port(&mut self, place: usize) {
         let (address, protocol, port) = self.shared.ports.endpoint_at(place);
         self.give_back_port(address, protocol, port);
     }
