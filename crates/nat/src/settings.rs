@@ -5,7 +5,6 @@ use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
 
 use crate::event::EventSettings;
-use crate::external::blocks::BlockSize;
 use crate::policy::origin::Origins;
 use crate::policy::redirection::Redirection;
 use crate::policy::redirection::RedirectionId;
@@ -14,6 +13,7 @@ use crate::policy::rules::Match;
 use crate::policy::stand_in::Prefix6;
 use crate::policy::stand_in::StandIn;
 use crate::time::Duration;
+use crate::types::BlockSize;
 use crate::types::Facing;
 use crate::types::InsideHost;
 use crate::types::InterfaceId;

@@ -4,6 +4,14 @@ use core::fmt;
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 
+mod named;
+
+pub use named::Block;
+pub use named::BlockSize;
+pub use named::HostName;
+pub use named::Parity;
+pub use named::PortClass;
+
 /// Transports of a NAPT mapping. ICMP queries have an identifier for a port (RFC 5508 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]

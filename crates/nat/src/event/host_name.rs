@@ -10,6 +10,7 @@ use core::net::Ipv6Addr;
 use super::Event;
 use super::EventKind;
 use crate::time::Instant;
+pub use crate::types::HostName;
 use crate::types::PoolName;
 use crate::types::RealmId;
 
@@ -18,17 +19,6 @@ pub const UNKNOWN_HOST: Ipv4Addr = Ipv4Addr::BROADCAST;
 
 /// In `pool`: the host is behind a softwire. Lower bits: prefix length.
 const SOFTWIRE: u16 = 1 << 8;
-
-/// An IPv6 host or prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct HostName {
-    /// Address of the host, or the first one of the prefix.
-    pub address: u128,
-    /// 128 for a host.
-    pub prefix_length: u8,
-    /// The IPv4 address behind a softwire, whose other end is `address`.
-    pub inner: Option<u32>,
-}
 
 impl HostName {
     /// Gives `number` this name.

@@ -25,6 +25,8 @@ use mem::Need;
 
 use crate::time::Instant;
 use crate::types::AddressIndex;
+pub use crate::types::Block;
+pub use crate::types::BlockSize;
 use crate::types::RealmId;
 use crate::types::WorkerId;
 
@@ -33,10 +35,6 @@ pub(crate) const LEASED_WORDS: usize = GRAINS / 64;
 const RECORD_WORDS: usize = 4;
 const GRAIN_PORTS: u16 = 64;
 const INSTANT_MAX: u64 = (1 << 48) - 1;
-
-/// Ports of a block: a power of two from 64 to 4096.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BlockSize(u8);
 
 impl BlockSize {
     /// 64 ports.
@@ -87,10 +85,6 @@ impl BlockSize {
     }
 }
 
-/// Address, first grain and size. 0 is none: no block contains port 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Block(u32);
-
 const PLACE_BITS: u32 = 28;
 
 impl Block {
@@ -99,16 +93,6 @@ impl Block {
 
     pub(crate) const fn new(address: AddressIndex, grain: u32, size: BlockSize) -> Block {
         Block((size.0 as u32) << PLACE_BITS | address.0 << 10 | grain)
-    }
-
-    /// Inverse of [`Block::number`]; `None` for 0.
-    pub const fn from_number(number: u32) -> Option<Block> {
-        if number == 0 { None } else { Some(Block(number)) }
-    }
-
-    /// Never 0.
-    pub const fn number(self) -> u32 {
-        self.0
     }
 
     const fn place(self) -> usize {

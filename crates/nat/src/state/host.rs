@@ -21,12 +21,12 @@ use mem::Need;
 use translate::Halves;
 use zerocopy::FromZeros;
 
-use crate::event::HostName;
 use crate::random::KeyedHash;
 use crate::state::table::BucketTable;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::HOSTS_FIRST;
+use crate::types::HostName;
 use crate::types::RealmId;
 use crate::types::SOFTWIRE_HOSTS_FIRST;
 use crate::types::WorkerId;

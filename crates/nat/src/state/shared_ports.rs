@@ -18,13 +18,13 @@ use mem::ArenaError;
 use mem::Need;
 use zerocopy::FromZeros;
 
-use crate::external::ports::PortClass;
 use crate::random::KeyedHash;
 use crate::random::Random;
 use crate::state::table::BucketTable;
 use crate::state::table::TableFull;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::PortClass;
 use crate::types::Protocol;
 
 #[cfg(test)]

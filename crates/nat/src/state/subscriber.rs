@@ -5,7 +5,6 @@ use mem::ArenaError;
 use mem::Need;
 use zerocopy::FromZeros;
 
-use crate::external::blocks::Block;
 use crate::random::KeyedHash;
 use crate::state::bucket::Bucket;
 use crate::state::host::HostStore;
@@ -13,6 +12,7 @@ use crate::state::table::BucketTable;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::Block;
 use crate::types::PoolId;
 use crate::types::PoolName;
 use crate::types::Protocol;

@@ -1,16 +1,9 @@
-//! Classes and parities of ports.
+//! Ports of each class and parity in the words of a port table.
 
 use super::WORDS;
+pub use crate::types::Parity;
+pub use crate::types::PortClass;
 use crate::types::Protocol;
-
-/// Ports of a mapping (RFC 4787 §4.2.1 REQ-3a). Query identifiers have one class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PortClass {
-    /// 0 to 1023.
-    Low,
-    /// 1024 to 65535.
-    High,
-}
 
 impl PortClass {
     pub(crate) const fn words(self, protocol: Protocol) -> (usize, usize) {
@@ -22,21 +15,7 @@ impl PortClass {
     }
 }
 
-/// Parity of a port (RFC 4787 §4.2.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parity {
-    /// RTP.
-    Even,
-    /// RTCP.
-    Odd,
-}
-
 impl Parity {
-    /// Parity of a port.
-    pub const fn of(port: u16) -> Parity {
-        if port & 1 == 0 { Parity::Even } else { Parity::Odd }
-    }
-
     pub(super) const BOTH: [Parity; 2] = [Parity::Even, Parity::Odd];
 
     pub(super) const fn mask(self) -> u64 {
