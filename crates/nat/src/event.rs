@@ -1,4 +1,5 @@
-//! The event log: who used which external port or block and when, refusals, and exhaustion.
+//! The event log: which subscriber used which external port or block and when, refusals, and
+//! exhaustion.
 //!
 //! ```text
 //!   shard ─► EventLog::record ─► ring of Record (48 bytes each), one per worker
@@ -45,7 +46,7 @@ pub(crate) use refusals::Refusal;
 pub enum EventKind {
     /// An internal endpoint got an external port.
     MappingCreated,
-    /// It lost the port.
+    /// The endpoint lost the port.
     MappingEnded,
     /// A subscriber got a range of ports, for all protocols.
     BlockLeased,
@@ -57,7 +58,7 @@ pub enum EventKind {
     StaticEnded,
     /// A flow got an external port that flows to other remote endpoints share.
     FlowCreated,
-    /// It lost the port.
+    /// The flow lost the port.
     FlowEnded,
     /// Since the last such event, `amount` packets were refused a mapping or session.
     Refused,
@@ -88,8 +89,8 @@ pub enum EventKind {
     /// prefix ([`HostName`]), until the number is named again.
     HostNamed,
     /// This worker has recorded all its mappings that kept their ports at the adoption of
-    /// configuration `amount`, although the new formulas give these ports to others or nobody.
-    /// `first_port` workers record such an event.
+    /// configuration `amount`, although the new formulas do not give it these ports. `first_port`
+    /// workers record such an event.
     ConfigurationRecorded,
 }
 

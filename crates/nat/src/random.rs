@@ -5,7 +5,7 @@ use core::fmt;
 /// Hashes two words under a secret key, in about 2 ns.
 ///
 /// Each input bit flips each output bit with probability one half (tested), so any bits serve as
-/// table position or tag. Without the key nobody can choose colliding inputs. Not cryptographic:
+/// table position or tag. Without the key, colliding inputs cannot be chosen. Not cryptographic:
 /// the output must not leave the machine.
 #[derive(Clone, Copy)]
 pub struct KeyedHash {
@@ -46,7 +46,7 @@ pub(crate) const fn mix(word: u64) -> u64 {
     scatter(word, 1)
 }
 
-/// A bijection for each position: equal words give different keys.
+/// A bijection for each position: equal words at two positions give different keys.
 const fn scatter(word: u64, position: u64) -> u64 {
     let word = word.wrapping_add(position.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

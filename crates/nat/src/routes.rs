@@ -28,7 +28,7 @@ const SCAN_MAX: usize = 8;
 
 const COARSE_BITS: u32 = 12;
 const COARSE_ENTRIES: usize = 1 << COARSE_BITS;
-/// Longer routes decide, or the value does not fit into a byte.
+/// The entry has no value: longer routes decide, or the value does not fit into a byte.
 pub(crate) const CUT: u8 = u8::MAX;
 
 const CHUNK: u32 = 1 << 31;
@@ -217,7 +217,7 @@ impl RouteTable {
     }
 }
 
-/// Not for [`CUT`].
+/// The value of an entry other than [`CUT`].
 #[inline(always)]
 pub(crate) fn value_of(leaf: u8) -> Option<u32> {
     u32::from(leaf).checked_sub(1)

@@ -82,7 +82,7 @@ pub struct GrantView {
     pub origin: Origin,
     /// What it is for.
     pub kind: Kind,
-    /// Who may send.
+    /// Remote endpoints that may send.
     pub remotes: Remotes,
     /// Source of the request.
     pub client: Endpoint,

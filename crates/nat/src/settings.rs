@@ -266,12 +266,12 @@ pub struct Blocks {
 /// Chooses the address of a subscriber or, under arbitrary pooling, of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Selection {
-    /// Of two random ones, the one with fewer subscribers.
+    /// Of two random addresses, the one with fewer subscribers.
     #[default]
     LeastUsed,
     /// One after the other.
     RoundRobin,
-    /// The same while the pool keeps its addresses and this one has room.
+    /// By hash: the same address while the pool keeps its addresses and this one has room.
     Hash,
 }
 
@@ -438,7 +438,7 @@ impl Default for Pool {
     }
 }
 
-/// For packets from inside that open a mapping or session.
+/// A rule for packets from inside that open a mapping or session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Which packets.
@@ -477,7 +477,7 @@ pub enum RuleAction {
 }
 
 impl RuleAction {
-    /// Without a matching rule.
+    /// The action if no rule matches.
     pub const DEFAULT: RuleAction = RuleAction::Translate { pool: None, mapping: MappingKind::EndpointIndependent };
 
     /// The translating pool; `None` for the subscriber's own or no translation.
@@ -539,7 +539,7 @@ impl PassRule {
 pub struct Timeouts {
     /// UDP mappings and sessions (RFC 4787 §4.3 REQ-5: at least 120 s, 300 s recommended).
     pub udp: Duration,
-    /// The same until a packet comes back; no effect at `udp` or more.
+    /// UDP sessions until a packet comes back; no effect at `udp` or more.
     pub udp_unanswered: Duration,
     /// Partially open TCP session (RFC 5382 §5 REQ-5, RFC 7857 §2.1: at least 240 s recommended).
     pub tcp_opening: Duration,
@@ -817,7 +817,7 @@ pub struct Class {
     pub realms: Vec<RealmId>,
     /// Limits of each of its subscribers.
     pub limits: SubscriberLimits,
-    /// `None`: those that serve everyone.
+    /// The gateways of this class; `None`: those that serve everyone.
     pub gateways: Option<Vec<alg::AlgId>>,
 }
 

@@ -69,7 +69,7 @@ impl State {
         self.hash.hash(InternalKey::port_and_address(word), InternalKey::realm_and_protocol(word))
     }
 
-    /// Finds expired mappings, too.
+    /// The mapping of an internal endpoint, even if it has expired.
     #[inline(always)]
     pub(crate) fn find_mapping(&self, key: &InternalKey, hash: u64) -> Option<u32> {
         // Compute the word first: reading back a key just written in parts would stall.

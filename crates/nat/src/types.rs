@@ -142,7 +142,7 @@ pub const fn is_host_number(address: u32) -> bool {
     address >= HOSTS_FIRST
 }
 
-/// True if it is that of a host of NAT64.
+/// True if an internal address is the number of a host of NAT64.
 #[inline(always)]
 pub(crate) const fn is_nat64_number(address: u32) -> bool {
     address >= HOSTS_FIRST && address < SOFTWIRE_HOSTS_FIRST
@@ -233,7 +233,7 @@ impl Facing {
 }
 
 impl From<Side> for Facing {
-    /// For the inside, the default realm.
+    /// The side; for the inside, in the default realm.
     fn from(side: Side) -> Facing {
         Facing { side, realm: RealmId(0) }
     }

@@ -52,7 +52,7 @@ pub enum VerdictKind {
     Forwarded,
     /// Meant for Natrix itself and handled.
     Local,
-    /// For the reason of the verdict.
+    /// Dropped for the reason of the verdict.
     Dropped,
 }
 
@@ -165,7 +165,7 @@ pub struct Counters {
     pub neighbour_pending: u64,
     /// Packets split for the next link's MTU.
     pub fragmented: u64,
-    /// By Natrix: ICMP errors and replies.
+    /// ICMP errors and replies that Natrix originated.
     pub originated: u64,
     /// ICMP errors not sent because of rate limits.
     pub icmp_errors_suppressed: u64,
@@ -179,7 +179,8 @@ pub struct Counters {
     pub flows_created: u64,
     /// Endpoint-dependent flows removed.
     pub flows_removed: u64,
-    /// No free port or a port limit, by [`crate::Protocol::index`]; includes port control.
+    /// Refusals because no port was free, or a port limit was reached, by
+    /// [`crate::Protocol::index`]; includes port control.
     pub ports_refused: [u64; Protocol::COUNT],
     /// Subscribers paired with an external address.
     pub addresses_paired: u64,
@@ -325,13 +326,13 @@ pub struct Forwarded {
     pub way: usize,
     /// Its length as it leaves.
     pub bytes: u16,
-    /// As which protocol it was translated.
+    /// The protocol as which it was translated.
     pub protocol: Option<Protocol>,
 }
 
 impl Forwarded {
-    /// Of an IP packet of either family, which ends with its slice. `None` unless the verdict is
-    /// one of packets that leave.
+    /// The counts of an IP packet of either family, which ends with its slice. `None` unless the
+    /// verdict is one of packets that leave.
     pub fn of(verdict: Verdict, packet: &[u8]) -> Option<Forwarded> {
         if !matches!(verdict, Verdict::Outbound | Verdict::Inbound | Verdict::Hairpin | Verdict::Passed) {
             return None;

@@ -27,7 +27,7 @@ impl FilterLimit {
         per_second != 0 && self.full_again_us.saturating_sub(now.as_micros()) + interval <= 1_000_000
     }
 
-    /// Takes the number of decisions without a record, if it may be reported.
+    /// Returns and resets the number of decisions without a record, if it may be reported now.
     pub(super) fn suppressed(&mut self, now: Instant, per_second: u32, is_last: bool) -> Option<u32> {
         let is_due = self.suppressed != 0 && (is_last || self.has_room(now, per_second));
         is_due.then(|| core::mem::take(&mut self.suppressed))

@@ -21,7 +21,7 @@ pub const UNKNOWN_HOST: Ipv4Addr = Ipv4Addr::BROADCAST;
 const SOFTWIRE: u16 = 1 << 8;
 
 impl HostName {
-    /// Gives `number` this name.
+    /// The event that gives `number` this name.
     pub const fn event(&self, at: Instant, realm: RealmId, number: Ipv4Addr) -> Event {
         let inner = match self.inner {
             Some(inner) => inner,

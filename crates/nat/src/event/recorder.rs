@@ -69,7 +69,7 @@ pub const FINISHED: u64 = 1 << 63;
 /// with the report of a replaced entry, and host names.
 const FOLLOWING_MAX: usize = 4 + NAMES_MAX;
 
-/// Without a ring it does nothing, at no cost.
+/// One worker's event log. Without a ring, recording does nothing and costs nothing.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     ring: Option<Producer<Record>>,
@@ -93,7 +93,7 @@ pub(crate) struct EventLog {
     are_names_lost: bool,
 }
 
-/// Of a host and of its subscriber.
+/// Names that may precede one event: the host's and its subscriber's.
 const NAMES_MAX: usize = 2;
 /// A number means the same host for this time; less than [`crate::state::host::LINGER`].
 const SAME_HOST_WITHIN: Duration = Duration::from_secs(15);
@@ -108,7 +108,7 @@ pub struct EventCounters {
 }
 
 impl EventLog {
-    /// Without a ring. `hash` needs its own secret.
+    /// A log without a ring. `hash` needs its own secret.
     pub(crate) fn new(settings: &EventSettings, hash: KeyedHash) -> EventLog {
         EventLog {
             ring: None,
@@ -129,7 +129,7 @@ impl EventLog {
         }
     }
 
-    /// There are IPv6 hosts.
+    /// Reserves room for host names. Call it if there are IPv6 hosts.
     pub(crate) fn expect_names(&mut self) {
         self.for_names = NAMES_MAX;
     }
@@ -171,7 +171,7 @@ impl EventLog {
         self.ring.is_none() || self.policy == BackPressure::Drop || self.has_room()
     }
 
-    /// Room for a minor event, without losing another.
+    /// True if there is room for a minor event without losing another.
     #[inline(always)]
     pub(crate) fn has_room(&mut self) -> bool {
         let kept = self.reserved + self.for_names;
@@ -316,7 +316,7 @@ impl EventLog {
         is_found
     }
 
-    /// Reported now, or later with others like it.
+    /// The refusal is reported now, or later with others like it.
     pub(crate) fn refuse(&mut self, refusal: Refusal, now: Instant) {
         if !self.is_on() {
             return;
@@ -327,7 +327,7 @@ impl EventLog {
         }
     }
 
-    /// A late report, without a number that may mean another host by then.
+    /// The event as a late report, without a host number that may mean another host by then.
     fn delayed(&self, event: Event) -> Event {
         let is_other = self.refusals.interval() > SAME_HOST_WITHIN && is_host_number(event.subscriber.to_bits());
         Event { subscriber: if is_other { UNKNOWN_HOST } else { event.subscriber }, ..event }
@@ -345,7 +345,8 @@ impl EventLog {
         }
     }
 
-    /// May skip numbers: a change that another worker did not answer is undone before all have it.
+    /// `generation` may skip numbers: a change that a worker did not answer is undone before all
+    /// adopt it.
     pub(crate) fn adopt(&mut self, generation: u32) {
         self.adopted = generation;
     }

@@ -166,7 +166,7 @@ pub struct Lease {
 
 pub(crate) struct BlockTable {
     addresses: usize,
-    /// Until set, single ports need no check.
+    /// While false, single ports need no check.
     is_ready: AtomicBool,
     leased: Arena<AtomicU64>,
     records: OnceLock<Arena<AtomicU64>>,
@@ -231,7 +231,7 @@ impl BlockTable {
         self.leased(address, grain / 64) >> (grain % 64) & 1 != 0
     }
 
-    /// Where an unleased block between these ports begins.
+    /// A place at which an unleased block between these ports begins.
     pub(crate) fn free(&self, address: usize, size: BlockSize, first: u16, last: u16) -> [u64; LEASED_WORDS] {
         core::array::from_fn(|index| {
             size.free_starts(self.leased(address, index)) & size.starts_between(first, last, index)

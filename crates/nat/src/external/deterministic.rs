@@ -121,7 +121,7 @@ pub enum Owner {
 /// Why there is no formula.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormulaError {
-    /// There is not one port for each subscriber.
+    /// There are fewer ports than subscribers.
     #[error(
         "{subscribers} subscribers on {addresses} addresses are {slices} on each, with {dynamic_slices} dynamic slices more than \
          its {ports} ports"
@@ -200,7 +200,7 @@ impl Formula {
         Permutation::new(key, u64::from(self.addresses) * u64::from(self.slices))
     }
 
-    /// In sequential order.
+    /// A formula with subscribers in sequential order.
     pub fn new(
         prefixes: &[Prefix],
         addresses: usize,
@@ -345,8 +345,8 @@ impl Formula {
     }
 }
 
-/// By a key, of the numbers below `size`: four Feistel rounds over the next even power of two,
-/// repeated until in range.
+/// A permutation by a key of the numbers below `size`: four Feistel rounds over the next even power
+/// of two, repeated until in range.
 #[derive(Clone, Copy, Debug)]
 struct Permutation {
     keys: [u64; 4],

@@ -140,9 +140,9 @@ impl TargetGeneration {
 
 /// Used by the configuration or by sessions.
 const TAKEN: u8 = 0;
-/// Final.
+/// The ports are free; a group never leaves this state.
 const FREE: u8 = 1;
-/// The next configuration decides.
+/// The next configuration decides whether the ports become free.
 const HELD: u8 = 2;
 
 const NEVER: u64 = u64::MAX;
@@ -181,7 +181,7 @@ pub(crate) enum Stop<W> {
 }
 
 impl Group {
-    /// With the generations of `before`.
+    /// A group with the generations of `before`.
     fn after(before: Option<&Group>, lead: Option<&Lead>, now: Option<Instant>) -> Group {
         let again = before.and_then(|group| {
             let was_nobodys = group.origin.is_none() && lead.is_some();
@@ -369,7 +369,8 @@ impl Lead {
         Lead { origin: Origin::Forward(position as u32), ..Lead::of(&as_balanced, position) }
     }
 
-    /// Sorted, and the forwards to one target among them.
+    /// What the settings lead to several targets, sorted, and the positions of forwards to one
+    /// target among it.
     fn all(settings: &Settings, known: &Runs<u32>) -> (Vec<Lead>, Vec<u32>) {
         let balanced = settings.balanced_forwards.iter().enumerate();
         let mut leads: Vec<Lead> = balanced.map(|(position, forward)| Lead::of(forward, position)).collect();

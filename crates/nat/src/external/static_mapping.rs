@@ -236,7 +236,7 @@ impl StaticMappingTable {
         }
     }
 
-    /// True may be wrong, false never is.
+    /// A quick check: `false` is certain, `true` may be wrong.
     #[inline(always)]
     pub(crate) fn may_concern(&self, host: &InsideHost) -> bool {
         if self.is_empty() {
@@ -287,7 +287,7 @@ impl StaticMappingTable {
         pair.or_else(|| self.homes.find(host_key(realm, place?)).map(|(home, _)| *home))
     }
 
-    /// Only of an IPv4 subscriber in a one-to-one pool.
+    /// The external address of an IPv4 subscriber in a one-to-one pool; `None` for any other.
     pub(crate) fn own_address(&self, realm: RealmId, inside_address: u32) -> Option<u32> {
         if !self.may_concern(&Ipv4Addr::from_bits(inside_address).into()) {
             return None;
@@ -330,7 +330,7 @@ impl StaticMappingTable {
 pub struct StaticMappings(StaticMappingTable);
 
 impl StaticMappings {
-    /// Compiles those of these settings.
+    /// Compiles the static mappings of these settings.
     pub fn of(settings: &Settings) -> StaticMappings {
         StaticMappings(StaticMappingTable::new(settings, |_| false))
     }

@@ -23,8 +23,8 @@ const COUNTERS: usize = 16_384;
 /// Counters for fragments of IPv6: 16 KiB, and a power of two.
 const COUNTERS6: usize = 4_096;
 
-/// Assigns identifications of fragmented packets to IPv6 nodes (RFC 7739 §5.3): who gets some of
-/// them does not know those of others.
+/// Assigns identifications of fragmented packets to IPv6 nodes (RFC 7739 §5.3): a node that gets
+/// some of them cannot guess those of others.
 #[derive(Debug)]
 pub(crate) struct Identifications6 {
     counters: Box<[u32]>,
@@ -52,7 +52,7 @@ impl Identifications6 {
         counter.wrapping_add((hash >> 32) as u32)
     }
 
-    /// The next one was used.
+    /// Call it after the next identification was used.
     pub(crate) fn advance(&mut self, realm: RealmId, destination: u128) {
         let hash = self.hash_of(realm, destination);
         if let Some(counter) = self.counters.get_mut(hash as usize & (COUNTERS6 - 1)) {

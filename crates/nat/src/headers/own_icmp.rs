@@ -18,10 +18,10 @@ mod tests;
 /// Largest ICMP error; it quotes as much as fits (RFC 1812 §4.3.2.3).
 pub const ERROR_MAX: usize = 576;
 
-/// The same to a host of NAT64: translated, it has 1,280 bytes (RFC 4443 §2.4c).
+/// Largest ICMP error to a host of NAT64: translated, it has 1,280 bytes (RFC 4443 §2.4c).
 pub(crate) const HOST_ERROR_MAX: usize = ipv6::MTU_MIN as usize - 2 * GROWTH;
 
-/// What the header of a packet and that of its quote grow by in translation.
+/// Bytes that the packet's header and the quoted header gain in translation.
 const GROWTH: usize = ipv6::HEADER_LENGTH - ipv4::HEADER_LENGTH_MIN;
 
 const TTL: u8 = 64;
@@ -49,7 +49,7 @@ pub fn may_answer(packet: &[u8]) -> bool {
     may_answer_source(packet, is_single_host)
 }
 
-/// For a translated packet, whose source is the number of an IPv6 host.
+/// As [`may_answer`], for a translated packet, whose source is the number of an IPv6 host.
 pub(crate) fn may_answer_host(packet: &[u8]) -> bool {
     may_answer_source(packet, is_host_number)
 }
@@ -140,7 +140,7 @@ pub(crate) fn write_error_to_host(
     source: Ipv4Addr,
     offending: &[u8],
 ) -> usize {
-    // The quote of a fragment gets a Fragment Header besides.
+    // The quote of a fragment also gets a Fragment Header.
     let is_fragment = Ipv4::new_unchecked(offending).is_fragment();
     let more = if is_fragment { ipv6::FRAGMENT_HEADER_LENGTH } else { 0 };
     let quoted = offending.len().min(HOST_ERROR_MAX - HEADERS_LENGTH - more);
@@ -153,7 +153,7 @@ pub fn echo_reply(packet: &mut [u8], identification: u16) -> Option<usize> {
     echo_reply_to(packet, identification, is_single_host)
 }
 
-/// For a translated request, whose source is the number of an IPv6 host.
+/// As [`echo_reply`], for a translated request, whose source is the number of an IPv6 host.
 pub(crate) fn echo_reply_to_host(packet: &mut [u8], identification: u16) -> Option<usize> {
     echo_reply_to(packet, identification, is_host_number)
 }

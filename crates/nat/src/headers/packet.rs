@@ -210,8 +210,8 @@ pub trait Sink {
     /// Sends the concatenated `parts`. False without a free buffer.
     fn transmit(&mut self, egress: Egress, parts: &[&[u8]]) -> bool;
 
-    /// To another worker; false also with a full ring. For port-control requests a half-full ring
-    /// counts as full, so that a flood of them keeps no packet out.
+    /// Hands a packet to another worker. False if its ring is full. For port-control requests a
+    /// half-full ring counts as full, so that a flood of them keeps no packet out.
     fn hand_off(&mut self, worker: WorkerId, meta: PacketMeta, parts: &[&[u8]]) -> bool;
 }
 

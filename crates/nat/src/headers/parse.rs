@@ -6,7 +6,7 @@ use crate::types::Protocol;
 use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
-/// RFC 791 §3.1.
+/// Offsets and lengths of the IPv4 header (RFC 791 §3.1).
 pub(crate) mod ip {
     pub(crate) const IDENTIFICATION: usize = 4;
     pub(crate) const FRAGMENT: usize = 6;
@@ -24,7 +24,7 @@ pub(crate) enum Class {
     Tcp,
     IcmpRequest,
     IcmpReply,
-    /// Translated: unreachable, time exceeded, parameter problem.
+    /// An ICMP error that is translated: unreachable, time exceeded, parameter problem.
     IcmpError,
     LaterFragment,
     /// A packet of a PPTP call, with its identifier as destination port ([`crate::headers::gre`]).
@@ -69,7 +69,7 @@ impl Parsed {
 /// Option-free IPv4 and TCP. Shorter packets take the long way.
 pub(crate) const HEADERS: usize = 40;
 
-/// No bounds check at run time.
+/// Compiles without a bounds check.
 #[inline(always)]
 pub(crate) fn be16<const AT: usize>(header: &[u8; HEADERS]) -> u16 {
     u16::from_be_bytes([header[AT], header[AT + 1]])
@@ -122,7 +122,7 @@ fn fold20(header: &[u8; 20]) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Padding may follow. Never panics.
+/// Reads and checks headers. Padding may follow. Never panics.
 #[inline]
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, Verdict> {
     let Some(header) = bytes.first_chunk::<20>() else {
@@ -235,14 +235,14 @@ fn check_options(header: &[u8]) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// For forwarded packets (RFC 1812 §5.3.7).
+/// True if packets with this source may be forwarded (RFC 1812 §5.3.7).
 #[inline]
 pub(crate) fn source_is_valid(address: u32) -> bool {
     let first = address >> 24;
     first != 0 && first != 127 && first < 224
 }
 
-/// For forwarded unicast (RFC 1812 §5.3.7).
+/// True if unicast packets to this destination may be forwarded (RFC 1812 §5.3.7).
 #[inline]
 pub(crate) fn destination_is_valid(address: u32) -> bool {
     source_is_valid(address) && address != DUMMY
@@ -254,8 +254,8 @@ pub(crate) const fn is_link_local(address: u32) -> bool {
     address >> 16 == 0xa9fe
 }
 
-/// As [`destination_is_valid`], for a packet of this inside address. A link-local address is of the
-/// link of an IPv6 host, and no router forwards packets to it (RFC 3927 §2.7).
+/// As [`destination_is_valid`], for a packet of this inside address. A link-local address belongs
+/// to the link of an IPv6 host, and no router forwards packets to it (RFC 3927 §2.7).
 #[inline]
 pub(crate) fn may_reach(inside: u32, destination: u32) -> bool {
     destination_is_valid(destination) && !(is_host_number(inside) && is_link_local(destination))

@@ -26,9 +26,9 @@ pub(crate) struct Rewrite {
     pub(crate) end: End,
     pub(crate) address: u32,
     pub(crate) port: u16,
-    /// For a datagram that is not atomic (RFC 6864 §5.3.1).
+    /// The new identification of a datagram that is not atomic (RFC 6864 §5.3.1).
     pub(crate) identification: Option<u16>,
-    /// Once for each packet, even if hairpinned.
+    /// The TTL decreases once for each packet, even if it is hairpinned.
     pub(crate) decrement_ttl: bool,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct CompiledClass {
     new_sessions: BucketRate,
     has_marks: bool,
     counts_mappings: bool,
-    /// By protocol, then of sessions.
+    /// Marks of ports by protocol, then the mark of sessions.
     pub(crate) marks: [Marks; Protocol::COUNT + 1],
     pub(crate) reserved: [u32; Protocol::COUNT],
     pub(crate) penalty: Option<Penalty>,
@@ -202,7 +202,7 @@ impl Classes {
         })
     }
 
-    /// 0 for none, otherwise its position in the file plus one.
+    /// The class of a subscriber: 0 for none, otherwise its position in the file plus one.
     #[inline]
     pub(crate) fn of(&self, realm: RealmId, address: u32) -> u16 {
         let table = self.prefixes.get(usize::from(realm.0));

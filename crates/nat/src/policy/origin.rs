@@ -13,7 +13,7 @@ pub enum Origin {
 /// file changes nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
-    /// Those of rules, then of filters, as configured.
+    /// Files of rules, then of filters, as configured.
     pub files: Vec<String>,
     /// Of rules.
     pub rules: Vec<Origin>,

@@ -23,12 +23,12 @@ use std::collections::BTreeMap;
 use crate::types::HOSTS_FIRST;
 use crate::types::Prefix;
 
-/// For the outermost blocks: a quarter of the addresses, so that a free place is found soon.
+/// Addresses for the outermost blocks: a quarter of all, so that a free place is found soon.
 const ROOM: u64 = 1 << 27;
-/// Of 224.0.0.0/3.
+/// Number of addresses in 224.0.0.0/3.
 const ADDRESSES: u64 = 1 << 29;
 
-/// Host bits are zero.
+/// An IPv6 prefix. Host bits are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix6 {
     address: u128,

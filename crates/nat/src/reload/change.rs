@@ -34,7 +34,7 @@ use crate::types::Protocol;
 #[derive(Clone, Debug)]
 pub struct Reshape {
     address: AddressIndex,
-    /// Not offered, by [`Protocol::index`].
+    /// Ports that are not offered, by [`Protocol::index`].
     masks: Arc<[Mask; Protocol::COUNT]>,
     /// No worker knows it yet.
     is_new: bool,
@@ -118,7 +118,8 @@ impl Shared {
         self.slot(address).is_some() && self.compiled_pool(address).has_guarantees()
     }
 
-    /// For pools with guarantees, not for the packet path. `already_held` is from a census.
+    /// What the change means for pools with guarantees. Not for the packet path. `already_held` is
+    /// from a census.
     pub fn guarantee_plan(&self, already_held: &AlreadyHeld) -> Vec<GuaranteePlan> {
         let mut found: Vec<GuaranteePlan> = Vec::new();
         for (place, spec) in (0..).map(AddressIndex).zip(self.specs()) {

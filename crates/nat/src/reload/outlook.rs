@@ -35,7 +35,7 @@ pub struct Outlook {
     general: [Option<General>; Protocol::COUNT],
     /// There are rules, so protocols may differ.
     has_rules: bool,
-    /// A present pool, and a candidate's with an address open in both.
+    /// Pairs of a present pool and a candidate's pool that have an address open in both.
     shares: HashSet<(PoolId, PoolId)>,
     changes: RuleChanges,
 }
@@ -124,7 +124,7 @@ fn without<'a>(rules: &'a [Rule], others: &[Rule]) -> (Vec<&'a Rule>, Vec<&'a Ru
     })
 }
 
-/// For the same IPv6 prefixes.
+/// The blocks that stand for the same IPv6 prefixes after the change, by those before.
 fn blocks_after(before: &Settings, after: &Settings) -> HashMap<Prefix, Prefix> {
     let then: HashMap<Prefix6, Prefix> = after.transition.stand_ins.iter().map(|one| (one.prefix, one.block)).collect();
     before.transition.stand_ins.iter().filter_map(|one| Some((one.block, *then.get(&one.prefix)?))).collect()

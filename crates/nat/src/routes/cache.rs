@@ -42,7 +42,7 @@ impl Departure {
     }
 }
 
-/// Keys are address, version and table.
+/// A pair of lines. Keys are address, version and table.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Pair {
@@ -56,7 +56,7 @@ const _: () = assert!(size_of::<Pair>() == 32, "a pair is half a cache line");
 /// It has no lines without live routes.
 #[derive(Debug)]
 pub(crate) struct RouteCache {
-    /// By coarse entry.
+    /// Departures by coarse entry.
     ways: [Departure; 1 << u8::BITS],
     lines: Option<Box<[Pair; PAIRS]>>,
     version: u64,
@@ -146,7 +146,7 @@ impl RouteCache {
         self.ways[usize::from(leaf)]
     }
 
-    /// What was looked up recently.
+    /// The departure of an address that was looked up recently.
     #[inline(always)]
     pub(crate) fn get(&self, table: u16, address: u32) -> Option<Departure> {
         let pair = &self.lines.as_ref()?[RouteCache::place(table, address)];

@@ -122,7 +122,7 @@ struct Table {
     fine: Arc<Arena<Fine>>,
     /// Coarse entries that are [`CUT`]. Only the writer uses it.
     parts_cut: AtomicU32,
-    /// So many of them let all parts have fine entries, for good.
+    /// Once this many are cut, all parts get fine entries permanently.
     filled_from: u32,
     is_filled: AtomicBool,
 }
@@ -143,7 +143,7 @@ impl Table {
         })
     }
 
-    /// On large pages, because it may be that of the whole Internet.
+    /// The outside table. On large pages, because it may have the routes of the whole Internet.
     fn outside(nodes: usize) -> Result<Table, ArenaError> {
         Ok(Table { filled_from: FILLED_FROM, ..Table::new(nodes, Arena::growing(1)?)? })
     }

@@ -47,7 +47,7 @@ use crate::types::WorkerId;
 use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
-/// Costs nothing without a ring.
+/// Rings for changes. Without a ring they cost nothing.
 #[derive(Debug, Default)]
 pub(super) struct Deltas {
     ring: Option<Producer<Delta>>,

@@ -59,7 +59,7 @@ const _: () = assert!(ROOM >= translate::ROOM && ROOM >= wire::ipv6::HEADER_LENG
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Sent {
     Left,
-    /// It waits for the rest of its datagram, without a verdict.
+    /// The fragment waits for the rest of its datagram, without a verdict.
     Kept,
 }
 
@@ -67,13 +67,13 @@ pub(in crate::shard) enum Sent {
 /// after its pass.
 pub(in crate::shard) struct HostPackets {
     plain: [Plain; BURST_MAX],
-    /// From hosts, unchanged; `plain` and `internal` describe them.
+    /// Packets from hosts, unchanged; `plain` and `internal` describe them.
     pending: u64,
     /// Of `pending`, those to translate; also others.
     nat64: u64,
-    /// To hosts, unchanged; `ends` has their internal endpoint.
+    /// Packets to hosts, unchanged; `ends` has their internal endpoint.
     pending_in: u64,
-    /// To hosts, written as for an IPv4 host.
+    /// Packets to hosts, written as for an IPv4 host.
     further: u64,
     /// Probable host records of plain packets; 0 for none.
     candidates: [u32; BURST_MAX],
@@ -110,7 +110,7 @@ impl HostPackets {
         self.pending >> i & 1 != 0
     }
 
-    /// Length as IPv4.
+    /// The packet's length as IPv4.
     #[inline(always)]
     pub(in crate::shard) const fn length(&self, i: usize) -> u16 {
         self.plain[i].length
@@ -133,9 +133,9 @@ pub(in crate::shard) struct Edge {
     incoming: Box<[Incoming; BURST_MAX]>,
     /// Bytes that the packet emitted last to a host gained or lost.
     grown: i64,
-    /// For own packets to hosts. `None` while in use.
+    /// Room to write own packets to hosts. `None` while in use.
     buffer: Option<Box<[u8; ROOM + PACKET_BUFFER_BYTES]>>,
-    /// Of fragments of softwire packets.
+    /// Identifications for fragments of softwire packets.
     identifications: Identifications6,
     /// `None` while in use.
     reassembly: Option<Box<Reassembly>>,
@@ -214,7 +214,7 @@ pub(in crate::shard) fn verdict_of(reason: translate::Reason) -> Verdict {
 /// checksums, and the engine judges the rest.
 #[inline(always)]
 fn is_plain(header: &[u8; HEADERS], length: usize) -> bool {
-    /// Version, header length, total length, fragment offset and More Fragments.
+    /// Bits of version, header length, total length, fragment offset and More Fragments.
     const FIXED: u64 = 0xff00_ffff_0000_3fff;
     let first = header.first_chunk().map_or(0, |first| u64::from_be_bytes(*first));
     first & FIXED == 0x45 << 56 | (length as u64) << 32 && length >= HEADERS && is_tcp_or_udp(header[ip::PROTOCOL])
@@ -308,8 +308,7 @@ impl PacketPath {
 
     /// Sends a packet that is not one of the burst: made here, or released.
     ///
-    /// # Errors
-    /// No buffer, or an IPv6 host cannot receive it.
+    /// # Errors No buffer is free, or an IPv6 host cannot receive the packet.
     #[inline]
     pub(in crate::shard) fn emit<S: Sink>(
         &mut self,

@@ -32,7 +32,7 @@ const SESSIONS_LOOKED_AT_MAX: usize = 8;
 pub(super) struct Unmade<'k> {
     pub(super) key: &'k InternalKey,
     pub(super) verdict: Verdict,
-    /// Of a rule or an existing mapping; None for the subscriber's own.
+    /// The pool of a rule or an existing mapping; None for the subscriber's own.
     pub(super) wanted: Option<PoolId>,
 }
 
@@ -55,7 +55,7 @@ impl View<'_> {
         if is_closed { Cause::Closed } else { Cause::Idle }
     }
 
-    /// False if there are too many to examine.
+    /// True if all further sessions have ended; false also if there are too many to examine.
     fn are_further_sessions_over(&self, index: u32) -> bool {
         let mut slot = self.state.mappings.get(index).extra_head;
         for _ in 0..SESSIONS_LOOKED_AT_MAX {
@@ -175,8 +175,8 @@ impl Ledger {
         }
     }
 
-    /// For events that are no allocation: [`UNKNOWN_HOST`] if the log does not know the host's
-    /// name.
+    /// The address for events that are no allocation: [`UNKNOWN_HOST`] if the log does not know the
+    /// host's name.
     #[inline]
     pub(in crate::shard) fn named(&mut self, now: Instant, realm: RealmId, subscriber: Ipv4Addr) -> Ipv4Addr {
         let is_known = !is_host_number(subscriber.to_bits()) || self.is_named(now, realm, subscriber, true);
@@ -201,13 +201,15 @@ impl Ledger {
         is_named
     }
 
-    /// Nothing is created without its record ([`crate::event::BackPressure::Refuse`]).
+    /// Refuses a mapping without room for its record: nothing is created without one
+    /// ([`crate::event::BackPressure::Refuse`]).
     #[inline(always)]
     pub(super) fn admit_record(&mut self) -> Result<(), Verdict> {
         if self.events.may_allocate() { Ok(()) } else { Err(Verdict::LogFull) }
     }
 
-    /// Otherwise the mapping is unusable, but keeps its port until its end can be recorded.
+    /// True if a mapping may end. Otherwise it is unusable, but keeps its port until its end can be
+    /// recorded.
     #[inline]
     pub(super) fn may_end_mapping(&mut self) -> bool {
         self.events.may_end()
@@ -276,8 +278,8 @@ impl Ledger {
         }
     }
 
-    /// For a mapping made elsewhere, or before a restart with other formulas, which give its port
-    /// to somebody else.
+    /// Records a mapping made elsewhere, or before a restart with other formulas, which give its
+    /// port to another subscriber.
     pub(super) fn note_installed(&mut self, now: Instant, index: u32) {
         if self.events.is_on() && !self.note_if_unreported(now, index) {
             self.upkeep.unrecorded = Some(self.state.mappings.walk_end());
@@ -285,7 +287,8 @@ impl Ledger {
     }
 
     /// Records mappings that a formula or block identified under earlier settings, and then that
-    /// this is done: until then, the log cannot say who has a port. Stops when the ring is full.
+    /// this is done: until then, the log cannot name the holder of a port. Stops when the ring is
+    /// full.
     #[inline]
     pub(super) fn note_unreported(&mut self, now: Instant, visits: u32) {
         if let Some(below) = self.upkeep.unrecorded {
@@ -340,7 +343,8 @@ impl Ledger {
         true
     }
 
-    /// It has the remote endpoint, because subscribers share the external one (RFC 6888 §4 REQ-12).
+    /// The record has the remote endpoint, because subscribers share the external one (RFC 6888 §4
+    /// REQ-12).
     pub(super) fn note_flow(&mut self, kind: EventKind, now: Instant, index: u32) {
         if self.events.is_on() {
             let event = self.view().event_of_flow(kind, now, index);

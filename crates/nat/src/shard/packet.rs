@@ -72,7 +72,7 @@ pub(in crate::shard) struct PacketPath {
     pub(in crate::shard) identifications: IdentificationSource,
     /// `None` while in use, and until a gateway is enabled.
     pub(in crate::shard) changed: Option<Box<Changed>>,
-    /// To the port-control server.
+    /// Limits requests to the port-control server.
     pub(in crate::shard) requests: RateLimit,
     pub(in crate::shard) unasked: port_control::Unasked,
     pub(in crate::shard) edge: Edge,
@@ -256,7 +256,7 @@ impl PacketPath {
                 packet.verdict = None;
                 packet.outcome = Outcome::Transmit { egress, start: packet.start(), length };
             }
-            // Nobody waits for it: its endpoint has a new owner.
+            // No sender waits for it: its endpoint has a new owner.
             Fate::Done(_) | Fate::HandOff { .. } if is_own => {
                 packet.verdict = None;
                 packet.outcome = Outcome::Done;

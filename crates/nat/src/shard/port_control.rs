@@ -109,7 +109,7 @@ impl Fault {
     }
 }
 
-/// For the reply.
+/// What a reply contains.
 struct Done {
     lifetime: u32,
     external: Option<(u16, u32)>,
@@ -274,7 +274,7 @@ impl Ledger {
         })
     }
 
-    /// False if there is none.
+    /// Gives up a held-down port of the client. False if it has none.
     fn give_up_held_down(&mut self, now: Instant, realm: RealmId, address: u32) -> bool {
         let is_held_down = |index: &u32| self.state.grants.get(*index).is_held_down();
         let found = self.state.grants_beside(realm, address).find(is_held_down);
@@ -341,7 +341,7 @@ impl Asked<'_> {
 }
 
 impl View<'_> {
-    /// Those that hosts asked for. Gateways have their own limit.
+    /// Number of grants that hosts asked for. Gateways have their own limit.
     fn live_grants(&self, now: Instant, realm: RealmId, address: u32) -> u32 {
         let of_subscriber = self.state.grants_beside(realm, address).map(|index| self.state.grants.get(index));
         of_subscriber.filter(|grant| grant.is_alive(now) && !grant.origin().is_alg()).count() as u32
@@ -395,8 +395,9 @@ impl View<'_> {
         Some((prefix.extract(address), (length - prefix.length() - octet).min(32)))
     }
 
-    /// For replies (RFC 6887 §8.5). A requester that may ask for third parties has subjects on many
-    /// workers, so it gets the common one; updates report what happens to a single subject.
+    /// The epoch time of a reply (RFC 6887 §8.5). A requester that may ask for third parties has
+    /// subjects on many workers, so it gets the common one; updates report what happens to a single
+    /// subject.
     pub(in crate::shard) fn epoch_for(&self, now: Instant, realm: RealmId, requester: u32) -> u32 {
         let third_party = &self.snapshot.settings().port_control.third_party;
         let is_host = is_host_number(requester);
@@ -406,7 +407,7 @@ impl View<'_> {
         }
     }
 
-    /// RFC 6887 §15.
+    /// The lifetime granted for a request (RFC 6887 §15).
     fn lifetime_for(&self, asked_s: u32) -> Duration {
         let policy = &self.snapshot.settings().port_control;
         Duration::from_secs(u64::from(asked_s)).max(policy.lifetime_min).min(policy.lifetime_max)

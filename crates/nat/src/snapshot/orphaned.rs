@@ -39,7 +39,7 @@ const AFTERWARDS: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Orphaned {
-    /// Accepts no new remote endpoints from outside.
+    /// The mapping accepts no new remote endpoints from outside.
     pub(crate) is_shut: bool,
     /// Whatever its timers say; `None` if by itself.
     pub(crate) ends: Option<Instant>,
@@ -57,9 +57,10 @@ struct Gone {
 pub(crate) struct Orphans {
     /// Removed forwards by change, the latest last.
     gone: Vec<Runs<Gone>>,
-    /// By static entry: since when it exists; `None` if no older mapping can be left.
+    /// For each static entry: the time since which it exists; `None` if no older mapping can be
+    /// left.
     static_mappings: Vec<Option<Instant>>,
-    /// By place: since when it offers its present ports.
+    /// For each place: the time since which it offers its present ports.
     shapes: Vec<Option<Instant>>,
 }
 

@@ -103,7 +103,7 @@ pub struct Shared {
     pool_names: PoolNames,
     pool_counts: PoolCounts,
     pub(crate) turns: Box<[AtomicU32]>,
-    /// By pool.
+    /// Formulas by pool.
     formulas: Vec<Option<Formula>>,
     /// By place.
     slots: Slots,
@@ -121,17 +121,17 @@ pub struct Shared {
     /// Position in its pool, by place; `None` if removed from it.
     position_of: Vec<Option<u32>>,
     generation: u32,
-    /// By realm, by subscriber prefix.
+    /// For each realm: pools by subscriber prefix.
     pool_routes: Vec<RouteTable>,
     outside_routes: RouteTable,
-    /// By realm.
+    /// For each realm: the routes inside.
     inside_routes: Vec<RouteTable>,
     next_hops: Vec<NextHop>,
     /// With routes of the kernel: next hops to IPv6 hosts, in the order of their values.
     host_hops: Vec<Option<NextHop>>,
     /// With routes of the kernel, in place of `next_hops`.
     live: Option<Arc<LiveRoutes>>,
-    /// By interface.
+    /// By interface: true if a kernel device takes packets to Natrix itself.
     has_kernel: Box<[bool]>,
     pub(crate) transition: Transition,
     pub(crate) classes: Classes,
@@ -295,7 +295,7 @@ impl Shared {
         self.generation
     }
 
-    /// For records that were checked under this snapshot.
+    /// The generation of records that were checked under this snapshot.
     #[inline]
     pub(crate) fn short_generation(&self) -> u16 {
         self.generation as u16
@@ -346,7 +346,7 @@ impl Shared {
     pub(crate) fn may_have(&self, index: AddressIndex, protocol: Protocol, port: u16, internal: &StaticKey) -> bool {
         let external = Endpoint { address: self.address(index), port };
         if self.balance.find(external.address.to_bits(), protocol, port).is_some() {
-            // Its sessions are flows.
+            // A port with several targets has flows, and no mapping.
             return false;
         }
         if let Some(one) = self.static_of_external(external, protocol) {
@@ -543,7 +543,8 @@ impl Shared {
         self.route_in(realm, address.to_bits()).is_some()
     }
 
-    /// An address of another inside realm is not visible.
+    /// What an address is as seen from this side. An address of another inside realm is not
+    /// visible.
     #[inline]
     pub(crate) fn as_seen(&self, from: Facing, address: u32, found: Local) -> Option<Local> {
         if self.inside_routes.len() == 1 { Some(found) } else { self.local_among_realms(from, address, found) }
@@ -617,7 +618,7 @@ impl Shared {
         self.settings.redirections.get(id.0 as usize)
     }
 
-    /// For a packet from inside that opens a mapping or a session.
+    /// The first matching rule for a packet from inside that opens a mapping or a session.
     #[inline]
     pub fn rule_for(&self, key: &RuleKey) -> Ruling {
         self.rules.ruling(key)

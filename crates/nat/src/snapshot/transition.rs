@@ -118,14 +118,13 @@ pub(crate) enum Taker<'a> {
     Softwire(u8, &'a SoftwireEnd),
 }
 
-/// Compiled [`crate::settings::Transition`].
 #[derive(Clone, Debug)]
 pub(crate) struct Transition {
     nat64: Vec<Nat64Prefix>,
     softwires: Vec<SoftwireEnd>,
-    /// By realm.
+    /// The edge of each realm.
     realms: Vec<Option<RealmEdge>>,
-    /// Of Natrix, in all realms.
+    /// Natrix's own addresses, in all realms.
     own: Vec<u128>,
     pub(crate) first_hop: NextHopId,
     /// Smallest MTU outside.

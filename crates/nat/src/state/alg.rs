@@ -107,16 +107,16 @@ pub(crate) struct AlgSession {
     pub(crate) client_is_inside: bool,
     /// Read because it leads to a registered endpoint.
     pub(crate) is_of_registration: bool,
-    /// Of its mapping, which may end earlier.
+    /// Internal endpoint of its mapping, which may end earlier.
     pub(crate) inside: InternalKey,
     pub(crate) memory: Memory,
     known: [Known; KNOWN_MAX],
     known_len: usize,
-    /// From inside, from outside. TCP only, from the first byte or never.
+    /// Streams from inside and from outside. TCP only, from the first byte or never.
     pub(crate) streams: [Option<Stream>; 2],
     /// Places of held data, plus one.
     held: [u16; 2],
-    /// From inside, from outside.
+    /// True once a packet came from inside, from outside.
     heard: [bool; 2],
     in_use: bool,
     owner: u32,
@@ -165,7 +165,7 @@ impl AlgSession {
             return false;
         }
         if is_answer && from == Side::Inside {
-            // Says which SYN it answers.
+            // The acknowledgement shows which SYN it answers.
             self.streams[other] = Some(self.stream_starting(ack));
         } else if is_answer && self.streams[other].as_ref().is_none_or(|stream| stream.next() != ack) {
             return false;
@@ -249,7 +249,6 @@ impl Begun {
         if self.client_is_inside { Side::Inside } else { Side::Outside }
     }
 
-    /// See [`AlgSession::is_of_client`].
     pub(crate) fn is_of_client(&self) -> bool {
         self.inside.protocol == Protocol::Udp && !self.client_is_inside && !self.is_of_registration
     }

@@ -5,7 +5,7 @@ use zerocopy::FromZeros;
 use crate::settings::Rate;
 use crate::time::Instant;
 
-/// Keeps the rounding error of rates small.
+/// Ticks in 1 µs: enough to keep the rounding error of rates small.
 const TICKS_PER_MICRO: u64 = 16;
 const TICKS_PER_SECOND: u64 = 1_000_000 * TICKS_PER_MICRO;
 /// Buckets wrap after 203 days. A value further ahead than any burst is in the past.

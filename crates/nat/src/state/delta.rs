@@ -80,7 +80,7 @@ pub struct Delta {
     pub left: Duration,
     /// `None` for the whole mapping.
     pub session: Option<DeltaSession>,
-    /// Of an endpoint-dependent session: remote endpoint as known inside.
+    /// The remote endpoint of an endpoint-dependent session as known inside.
     pub remote_inside: Option<Endpoint>,
 }
 
@@ -103,9 +103,9 @@ pub struct GrantDelta {
     pub origin: Origin,
     /// What it is for.
     pub kind: Kind,
-    /// Who may send.
+    /// Remote endpoints that may send.
     pub remotes: Remotes,
-    /// Who asked.
+    /// The client that asked.
     pub requester: Requester,
     /// Remaining time.
     pub left: Duration,

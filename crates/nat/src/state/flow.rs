@@ -39,7 +39,7 @@ mod tests;
 const INSTANT_MAX: u64 = (1 << 48) - 1;
 const PROTOCOL: u8 = 0b0000_0011;
 const IN_USE: u8 = 1 << 2;
-/// In the top byte of `internal`, without [`IN_USE`].
+/// Bit in the top byte of `internal`: held down. [`IN_USE`] is not set then.
 const HELD_DOWN: u8 = 1 << 7;
 
 /// One cache line. What is compared or written together is one word, lowest field first:
@@ -178,7 +178,7 @@ impl Flow {
         (self.external_address, self.external_port)
     }
 
-    /// Of targets, if it came through a forward.
+    /// The generation of targets, if the flow came through a forward.
     #[inline]
     pub(crate) fn generation(&self) -> Option<u32> {
         (self.port & BY_FORWARD != 0).then_some(self.port & !BY_FORWARD)
@@ -271,7 +271,7 @@ pub(crate) struct FlowStore {
     hash: KeyedHash,
     free: u32,
     untouched: u32,
-    /// First and last, or 0.
+    /// First and last held-down record, or 0.
     held_down: (u32, u32),
 }
 
@@ -303,7 +303,7 @@ impl FlowStore {
         self.inside.is_empty()
     }
 
-    /// No held-down record is left to reuse, either.
+    /// True if no record is free, and no held-down one is left to reuse.
     pub(crate) fn is_full(&self) -> bool {
         self.inside.is_full()
     }

@@ -72,7 +72,7 @@ pub struct FragmentKey {
 }
 
 impl FragmentKey {
-    /// From header fields.
+    /// The key of a fragment from its header fields.
     pub fn new(side: Side, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, identification: u16) -> FragmentKey {
         FragmentKey {
             addresses: u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()),
@@ -116,7 +116,7 @@ pub struct FragmentInfo {
     pub length: u32,
     /// More-fragments flag.
     pub more: bool,
-    /// Of a first fragment; for ICMP the identifier twice.
+    /// Ports of a first fragment; for ICMP the identifier twice.
     pub first_ports: Option<(u16, u16)>,
     /// Whose share it takes: the source, or an IPv6 host's subscriber.
     pub owner: u32,
@@ -256,7 +256,7 @@ impl FragmentTracker {
             sides: [Share::default(); 2],
             source_max: Share {
                 datagrams: (datagrams_max / 8).max(1),
-                // One large datagram out of order.
+                // At least one large datagram out of order fits.
                 held: (held_max / 8).max(held_max.min(HELD_PER_DATAGRAM_MAX / 2)),
             },
             side_max: Share {

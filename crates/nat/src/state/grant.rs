@@ -227,8 +227,8 @@ impl Remotes {
     }
 }
 
-/// Who asked, and where messages about the grant go. A gateway sets only `port`: its control
-/// session's inside port.
+/// The client that asked, which gets messages about the grant. A gateway sets only `port`: its
+/// control session's inside port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub struct Requester {
@@ -247,7 +247,7 @@ pub struct Requester {
 }
 
 impl Requester {
-    /// Without a port set.
+    /// A requester without a port set.
     pub const fn new(nonce: [u8; 12], from: Endpoint) -> Requester {
         Requester { nonce, address: from.address.to_bits(), port: from.port, set_size: 0, set_first: 0, by_b4: 0 }
     }
@@ -256,7 +256,7 @@ impl Requester {
         Requester { nonce: [0; 12], address: 0, port, set_size: 0, set_first: 0, by_b4: 0 }
     }
 
-    /// For a host behind the B4 that asked.
+    /// The same requester, as the B4 that asked for a host behind it.
     #[must_use]
     pub const fn by_b4(self) -> Requester {
         Requester { by_b4: 1, ..self }
@@ -267,7 +267,7 @@ impl Requester {
         self.by_b4 == 1
     }
 
-    /// As a port of this set.
+    /// The same requester, for a port of this set.
     #[must_use]
     pub const fn in_set(self, first: u16, size: u16) -> Requester {
         Requester { set_first: first, set_size: size, ..self }
@@ -303,9 +303,9 @@ impl Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suggested {
     Any,
-    /// Else any other.
+    /// This endpoint if possible, else any other.
     Rather(Wish),
-    /// Else the request is refused.
+    /// This endpoint, or the request is refused.
     Only(Wish),
 }
 
@@ -327,7 +327,7 @@ impl Wish {
 const IN_USE: u8 = 1 << 0;
 /// Deleted or expired: the port is only kept for its client (RFC 6887 §15).
 const HELD_DOWN: u8 = 1 << 1;
-/// Admits nobody: its session has come, and it only records the origin of its mapping.
+/// Admits no remote: its session has come, and it only records the origin of its mapping.
 const USED: u8 = 1 << 2;
 /// Both ends accepted the call: the filter's port is the peer's identifier.
 const CONNECTED: u8 = 1 << 3;
@@ -354,7 +354,6 @@ pub(crate) struct Grant {
     flags: u8,
     /// Messages still to send about a change.
     pub(crate) updates_left: u8,
-    /// Sent so far.
     pub(crate) update_number: u8,
     pub(crate) requester: Requester,
     pub(crate) update_due_ms: u64,
@@ -389,7 +388,7 @@ impl Grant {
         self.flags & HELD_DOWN != 0
     }
 
-    /// Keeps no port, and only waits until its client knows of the end.
+    /// True if it keeps no port, and only waits until its client knows of the end.
     pub(crate) fn is_given_up(&self) -> bool {
         self.is_held_down() && self.hold == 0
     }
@@ -440,7 +439,7 @@ impl Grant {
         Kind::from_number(self.kind).unwrap_or(Kind::Map)
     }
 
-    /// A payload's endpoint, for any number of flows.
+    /// True for a payload's endpoint that serves any number of flows.
     pub(crate) fn is_registration(&self) -> bool {
         self.kind() == Kind::Map && self.origin().is_alg()
     }
@@ -523,13 +522,13 @@ struct Owner {
 /// An epoch time may have begun before the clock did.
 const EPOCH_BIAS: u64 = 1 << 40;
 
-/// For a remote without a session.
+/// What grants decide about a remote without a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
     /// The pool's filtering decides.
     AsPool,
     Granted(u32),
-    /// By this grant's filter, or its port is held down.
+    /// This grant's filter refuses the packet, or its port is held down.
     Refused(u32),
 }
 
@@ -547,7 +546,7 @@ pub(crate) struct GrantStore {
     epoch_began: u64,
     /// As in [`Owner`]; 0 if never.
     addresses_changed: u64,
-    /// By [`Origin::place`].
+    /// Number of grants by [`Origin::place`].
     by_origin: [u32; Origin::COUNT],
 }
 
@@ -597,7 +596,7 @@ impl GrantStore {
         self.by_internal.len() < self.records.len() / 2
     }
 
-    /// Including used ones.
+    /// Number of grants of an origin, including used ones.
     pub(crate) fn count_of_origin(&self, origin: Origin) -> u32 {
         self.by_origin[origin.place()]
     }
@@ -622,7 +621,7 @@ impl GrantStore {
         self.hash.hash(u64::from(realm.0) << 32 | u64::from(address), 0x6f77)
     }
 
-    /// Alive or not.
+    /// Finds a grant of this endpoint, alive or not.
     pub(crate) fn find(&self, key: &InternalKey, is_it: impl Fn(&Grant) -> bool) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -640,7 +639,7 @@ impl GrantStore {
         if let Some(index) = self.find(key, admits) {
             return Admission::Granted(index);
         }
-        // A gateway's grant excludes nobody: for other remotes the pool's filtering decides.
+        // A gateway's grant excludes no remote: for others the pool's filtering decides.
         let is_exclusive = |grant: &Grant| match grant.kind() {
             Kind::Map => !grant.origin().is_alg(),
             Kind::Call => true,
@@ -783,15 +782,15 @@ impl GrantStore {
         self.owners_free = index;
     }
 
-    /// Of a client (RFC 6887 §8.5): seconds since its mappings were last lost.
+    /// The epoch time of a client (RFC 6887 §8.5): seconds since its mappings were last lost.
     pub(crate) fn epoch(&self, realm: RealmId, address: u32, now: Instant) -> u32 {
         let owner = self.find_owner(realm, address).map(|owner| self.owners[owner as usize].epoch_began);
         let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
         now_s.saturating_sub(owner.unwrap_or(self.epoch_began)) as u32
     }
 
-    /// Of requesters that depend on more than their own grants: since state was lost or the
-    /// external addresses changed. Equal on every worker.
+    /// The epoch time of requesters that depend on more than their own grants: seconds since state
+    /// was lost or the external addresses changed. Equal on every worker.
     pub(crate) fn common_epoch(&self, now: Instant) -> u32 {
         let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
         now_s.saturating_sub(self.epoch_began.max(self.addresses_changed)) as u32
@@ -815,14 +814,14 @@ impl GrantStore {
         self.epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000 - u64::from(epoch_s);
     }
 
-    /// The client's external address changed.
+    /// Restarts a client's epoch time, because its external address changed.
     pub(crate) fn reset_epoch(&mut self, realm: RealmId, address: u32, now: Instant) {
         if let Some(owner) = self.find_owner(realm, address) {
             self.owners[owner as usize].epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000;
         }
     }
 
-    /// For a restored grant.
+    /// Sets the epoch time of a restored grant's client.
     pub(crate) fn set_epoch_of(&mut self, realm: RealmId, address: u32, now: Instant, epoch_s: u32) {
         if let Some(owner) = self.find_owner(realm, address) {
             let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;

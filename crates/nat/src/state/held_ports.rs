@@ -29,7 +29,7 @@ pub(crate) const DELAYS_MAX: usize = 16;
 const CHUNK: usize = 128;
 const PLACE_BITS: u32 = 34;
 const DUE_BITS: u32 = 30;
-/// 2^14 µs.
+/// A tick is 2^14 µs.
 const TICK_SHIFT: u32 = 14;
 const NONE: u32 = u32::MAX;
 const SPARE_CHUNKS: usize = 2 * DELAYS_MAX;
@@ -153,7 +153,7 @@ impl HeldPorts {
         entries.unwrap_or_default().iter().map(|entry| place_of(*entry))
     }
 
-    /// `None` in another chunk.
+    /// The place that is released `distance` places later; `None` if it is in another chunk.
     #[inline]
     pub(crate) fn ahead(&self, distance: usize) -> Option<usize> {
         self.upcoming(distance + 1).nth(distance)

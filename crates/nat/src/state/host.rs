@@ -39,14 +39,14 @@ mod tests;
 /// Longer than a fragment or SYN is held.
 pub(crate) const LINGER: Duration = Duration::from_secs(20);
 
-/// Longer than the packet is under way.
+/// A record that nothing has named stays longer than its packet is under way.
 const UNNAMED_LINGER: Duration = Duration::from_secs(2);
 /// Hosts that a burst can bring.
 const FRESH_MAX: usize = 64;
 /// Records that are looked at to find a replaceable one when the table is full.
 const LOOKED_AT: u32 = 64;
 
-/// Of all workers.
+/// Numbers of all workers together.
 const NUMBERS: u64 = 1 << 28;
 
 const IN_USE: u8 = 1 << 0;
@@ -76,7 +76,7 @@ const fn rest_of(inner: u32, position: u8, flags: u8, touched_s: u16) -> u64 {
 #[derive(Clone, Copy, FromZeros)]
 #[repr(C, align(32))]
 pub(crate) struct Host {
-    /// [`Halves`].
+    /// The address as [`Halves`].
     address: [u64; 2],
     /// One word, so that a key is compared at once. From the lowest bit on: 32 bits inner address
     /// behind a softwire, else 0, or a subscriber's realm; 8 bits position of the way; 8 bits
@@ -166,7 +166,7 @@ impl Way {
 }
 
 impl Host {
-    /// For an explanation.
+    /// A record for an explanation.
     pub(crate) fn of(key: &HostKey) -> Host {
         Host { address: Halves::of(key.address).0, rest: key.words().rest, ..Host::new_zeroed() }
     }
@@ -232,7 +232,7 @@ pub(crate) struct HostStore {
     records: Arena<Host>,
     table: BucketTable,
     hash: KeyedHash,
-    /// 28 bits of index 0's number.
+    /// The lower 28 bits of the number that index 0 has.
     first: u32,
     prefix_length: u8,
     per_subscriber_max: u32,
@@ -276,7 +276,7 @@ impl HostStore {
         (worker, workers): (WorkerId, usize),
         hash: KeyedHash,
     ) -> Result<HostStore, ArenaError> {
-        // Less index 0 and 255.255.255.255.
+        // The numbers of a worker, less index 0 and 255.255.255.255.
         let hosts_max = u64::from(hosts_max).min(NUMBERS / workers as u64 - 2) as usize;
         Ok(HostStore {
             records: Arena::zeroed(hosts_max + 1)?,
@@ -356,7 +356,7 @@ impl HostStore {
         (is_host_number(number) && index < self.untouched).then_some(index)
     }
 
-    /// `None` for a number of another worker.
+    /// The record of a number; `None` for a number of another worker.
     #[inline(always)]
     pub(crate) fn get(&self, number: u32) -> Option<&Host> {
         self.index_of(number).map(|index| self.records.at(index)).filter(|host| host.is_in_use())
@@ -413,7 +413,7 @@ impl HostStore {
     fn subscriber_of_host(&self, number: u32) -> u32 {
         match self.get(number) {
             Some(host) if !host.is_subscriber() => host.subscriber,
-            // Of a new host behind a softwire, see `foresee`.
+            // The number of a new host behind a softwire, see `foresee`.
             Some(_) => number & !(HOSTS_FIRST ^ SOFTWIRE_HOSTS_FIRST),
             None => number,
         }
@@ -596,7 +596,7 @@ impl HostStore {
         })
     }
 
-    /// Also ends its subscriber, if made for this host alone.
+    /// Ends a record, and its subscriber if that was made for this host alone.
     fn end(&mut self, now: Instant, index: u32) {
         let subscriber = self.only_for(index);
         self.remove(now, index);
@@ -632,7 +632,7 @@ impl HostStore {
         (subscriber.references == 1 && subscriber.flags() & UNNAMED != 0).then_some(index)
     }
 
-    /// Something without a reference names this host.
+    /// Keeps a host that something without a reference names.
     pub(crate) fn keep(&mut self, address: u32) {
         if is_host_number(address)
             && let Some(index) = self.index_of(address)
@@ -642,7 +642,7 @@ impl HostStore {
         }
     }
 
-    /// Another record names it. Ignores IPv4 addresses.
+    /// Counts a record that names the host. Ignores IPv4 addresses.
     #[inline(always)]
     pub(crate) fn retain(&mut self, address: u32) {
         if is_host_number(address)
@@ -654,7 +654,7 @@ impl HostStore {
         }
     }
 
-    /// A record that named it ended.
+    /// Uncounts a record that named the host.
     #[inline(always)]
     pub(crate) fn release(&mut self, now: Instant, address: u32) {
         if is_host_number(address)

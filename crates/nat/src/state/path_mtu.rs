@@ -42,7 +42,7 @@ impl PathMtus {
         self.hash.hash(high, address as u64) as usize % ENTRIES
     }
 
-    /// At most the link's.
+    /// The MTU of a path, at most that of the link.
     #[inline(always)]
     pub(crate) fn of(&self, now: Instant, (realm, address): (RealmId, u128), link: u16) -> u16 {
         if self.until <= now { link } else { self.known(now, realm, address).map_or(link, |mtu| mtu.min(link)) }

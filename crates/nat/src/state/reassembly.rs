@@ -2,7 +2,7 @@
 //! datagrams without checksum to IPv6 hosts (RFC 6146 §3.4).
 //!
 //! All memory is allocated at construction: [`DATAGRAMS`] packets of up to [`BYTES_MAX`] bytes, the
-//! last [`WITHOUT_CHECKSUM_MAX`] of them for datagrams without checksum, which anybody outside can
+//! last [`WITHOUT_CHECKSUM_MAX`] of them for datagrams without checksum, which any host outside can
 //! send. One subscriber has at most [`PER_SUBSCRIBER`], and each ends with the timeout of
 //! fragments. If there is no room for a new one, the subscriber with the most loses its oldest: a
 //! flood has the most (RFC 6146 §5.3). A fragment that overlaps another ends its datagram, and one
@@ -18,13 +18,12 @@ use crate::verdict::Verdict;
 #[cfg(test)]
 mod tests;
 
-/// At a time.
+/// Datagrams kept at a time.
 pub const DATAGRAMS: usize = 64;
-/// At a time.
+/// Datagrams of one subscriber kept at a time.
 pub const PER_SUBSCRIBER: usize = 8;
 /// The last of [`DATAGRAMS`].
 const WITHOUT_CHECKSUM_MAX: usize = 16;
-/// Largest packet.
 pub(crate) const BYTES_MAX: usize = 9_216;
 /// Room in front of each packet.
 pub(crate) const ROOM: usize = 64;
@@ -51,9 +50,9 @@ const _: () = assert!(BYTES_MAX.is_multiple_of(UNIT * 64), "every unit has a bit
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) source: u128,
-    /// Prefix or number of the sender, or without checksum of the receiver.
+    /// Prefix or number of the sender; of a datagram without checksum, of the receiver.
     pub(crate) subscriber: u128,
-    /// That of the subscriber: realms may use the same prefixes.
+    /// The subscriber's realm: realms may use the same prefixes.
     pub(crate) realm: RealmId,
     /// The softwire it comes by, or [`WITHOUT_CHECKSUM`].
     pub(crate) way: u8,
@@ -67,7 +66,7 @@ pub(crate) struct Part<'a> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Kept.
+    /// The fragment is kept.
     Held,
     /// `held`: earlier fragments. `class` is that of the fragment at offset 0, and marked if any
     /// fragment's was (RFC 3168 §5.3).
@@ -83,7 +82,7 @@ struct Datagram {
     realm: RealmId,
     identification: u32,
     way: u8,
-    /// Of the fragment at offset 0 (RFC 8200 §4.5).
+    /// Class of the fragment at offset 0 (RFC 8200 §4.5).
     class: u8,
     has_mark: bool,
     /// A fragment says that its sender knows no marks.

@@ -90,7 +90,7 @@ impl Session {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HashedBy {
     Endpoint,
-    /// For address-dependent filtering.
+    /// By mapping and address, for address-dependent filtering.
     Address,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct SessionStore {
     hash: KeyedHash,
     free: u32,
     untouched: u32,
-    /// To rehash after pools changed how they hash.
+    /// Records to rehash after pools changed how they hash.
     unsure: LookedOver,
 }
 
@@ -203,7 +203,7 @@ impl SessionStore {
         })
     }
 
-    /// In a live session; only for sessions hashed by address.
+    /// True if a live session has this remote address; only for sessions hashed by address.
     pub(crate) fn has_address(&self, mapping: u32, head: u32, address: u32, now: Instant) -> bool {
         if self.is_unsure() && self.chain_has_address(head, address, now) {
             return true;

@@ -30,7 +30,7 @@ use crate::types::Protocol;
 #[cfg(test)]
 mod tests;
 
-/// In `load`: without flows; the other bits are the second since when.
+/// Bit of `load`: the port has no flows; the other bits are the second since which.
 const IDLE: u32 = 1 << 31;
 const CLASSES: u32 = 2;
 
@@ -67,7 +67,7 @@ impl Group {
 pub(crate) struct SharedPort {
     group: u32,
     ordinal: u32,
-    /// This worker's flows, or [`IDLE`] and the second since when.
+    /// Number of this worker's flows, or [`IDLE`] and the second since which it has none.
     load: u32,
     port: u16,
     opener_flows: u16,
@@ -207,7 +207,7 @@ impl SharedPorts {
         })
     }
 
-    /// Cyclically from `first`.
+    /// The n-th port of a group, cyclically from `first`.
     pub(crate) fn nth_from(&self, group: Group, first: u32, n: u32) -> Option<u32> {
         let count = self.count(group);
         let ordinal = (u64::from(first) + u64::from(n)).checked_rem(u64::from(count))?;

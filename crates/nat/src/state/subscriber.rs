@@ -49,12 +49,12 @@ pub(crate) struct Subscriber {
     /// 1 if it has an account.
     has_account: u8,
     pub(crate) class: u16,
-    /// With their first sessions.
+    /// Mappings with their first sessions, by protocol.
     pub(crate) mappings: [u32; Protocol::COUNT],
     pub(crate) flows: u32,
-    /// The latest, which names the previous one; 0 for none.
+    /// The latest block, which names the previous one; 0 for none.
     blocks: u32,
-    /// Ports are taken from these first; 0 for none.
+    /// Blocks from which ports are taken first, by protocol; 0 for none.
     active: [u32; Protocol::COUNT],
     pub(crate) extra_sessions: u32,
     pub(crate) mapping_bucket: Bucket,
@@ -73,9 +73,9 @@ const IN_USE: u8 = 1 << 0;
 /// By protocol and for sessions: reported as above a threshold.
 const ABOVE: [u8; Protocol::COUNT + 1] = [1 << 1, 1 << 2, 1 << 3, 1 << 4];
 const ABOVE_ANY: u8 = ABOVE[0] | ABOVE[1] | ABOVE[2] | ABOVE[3];
-/// The record stays without mappings.
+/// Flag of an offender, whose record stays without mappings.
 const OFFENDER: u8 = 1 << 5;
-/// Instead of [`IN_USE`]: see `subscriber/lapsed.rs`.
+/// Set instead of [`IN_USE`]: see `subscriber/lapsed.rs`.
 const LAPSED: u8 = 1 << 6;
 /// Charged for shared ports, see [`Account::shared`].
 const SHARES: u8 = 1 << 7;
@@ -100,9 +100,9 @@ pub(crate) struct Account {
     penalty_pool: u16,
     /// An address in another pool: index plus one; 0 for none.
     elsewhere: u32,
-    /// In units of 65,536.
+    /// Upper bits of the mappings created, in units of 65,536.
     mappings_created_high: u32,
-    /// Before the present one.
+    /// External addresses that the subscriber had before this one.
     addresses_before: u32,
 }
 
@@ -211,7 +211,7 @@ impl Account {
         self.is_guaranteed(address) && self.within[p] < self.guaranteed[p]
     }
 
-    /// An address has 16 bits of ports.
+    /// Sets the guarantee. 16 bits suffice for the ports of an address.
     pub(crate) fn set_guarantee(&mut self, address: AddressIndex, ports: [u32; Protocol::COUNT]) {
         self.guaranteed_at = address.0;
         self.guaranteed = ports.map(|number| u16::try_from(number).unwrap_or(u16::MAX));
@@ -409,7 +409,7 @@ impl SubscriberStore {
         let (record, account) = (&mut self.records[index as usize], &mut self.accounts[index as usize]);
         if record.has_account == 0 {
             record.has_account = 1;
-            // A former subscriber's.
+            // The account was that of a former subscriber.
             *account = Account::NONE;
         }
         account
@@ -430,7 +430,7 @@ impl SubscriberStore {
         u64::from(self.account(slot).mappings_created_high) << 16 | u64::from(low)
     }
 
-    /// With the present one.
+    /// External addresses that the subscriber has had, including the present one.
     pub(crate) fn addresses_paired(&self, slot: u32) -> u32 {
         self.account(slot).addresses_before + u32::from(self.records[slot as usize].paired != u32::MAX)
     }
@@ -480,7 +480,7 @@ impl SubscriberStore {
         self.table.prefetch(hash);
     }
 
-    /// The first that [`SubscriberStore::find_hashed`] tries, or 0.
+    /// The first record that [`SubscriberStore::find_hashed`] tries, or 0.
     #[inline]
     pub(crate) fn candidate(&self, hash: u64) -> u32 {
         self.table.candidate(hash).0
@@ -502,7 +502,7 @@ impl SubscriberStore {
         }
     }
 
-    /// Lapsed records are reused.
+    /// True if no record is free. Lapsed records count as free.
     pub(crate) fn is_full(&self) -> bool {
         self.lapsed.count() == 0 && self.has_no_free_record()
     }

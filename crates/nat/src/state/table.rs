@@ -60,7 +60,7 @@ fn first_of(slots: u32) -> usize {
     (slots.trailing_zeros() as usize).min(SLOTS - 1)
 }
 
-/// At capacity.
+/// The table is at capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("table is full")]
 pub struct TableFull;
@@ -118,7 +118,7 @@ impl BucketTable {
         self.length == 0
     }
 
-    /// At capacity.
+    /// True if the table is at capacity.
     pub fn is_full(&self) -> bool {
         self.length >= self.capacity
     }
@@ -174,7 +174,7 @@ impl BucketTable {
         (if matches == 0 { 0 } else { index }, (matches == 0) & (bucket.overflow != 0))
     }
 
-    /// No slot in the home bucket is empty.
+    /// True if no slot in the home bucket is empty.
     #[inline]
     pub fn is_home_full(&self, hash: u64) -> bool {
         self.buckets[self.home(hash)].matches(0) == 0
@@ -186,7 +186,7 @@ impl BucketTable {
         self.buckets.prefetch(self.after(self.home(hash)));
     }
 
-    /// What [`BucketTable::find`] would try first.
+    /// The index that [`BucketTable::find`] would try first.
     #[inline]
     pub fn first_candidate(&self, hash: u64) -> Option<u32> {
         self.find(hash, |_| true)

@@ -261,7 +261,8 @@ impl SequenceTracker {
         }
     }
 
-    /// For a segment with only ACK, branchless; does nothing unless `is_tcp`.
+    /// As [`SequenceTracker::observe`] for a segment with only ACK, branchless; does nothing unless
+    /// `is_tcp`.
     #[inline(always)]
     pub fn observe_ack(&mut self, side: Side, segment: &Segment, is_tcp: bool) {
         let Segment { sequence, ack, length } = *segment;
@@ -280,7 +281,7 @@ impl SequenceTracker {
         self.highest_end[other] = select_unpredictable(takes_other, seen(ack), other_end);
     }
 
-    /// False if nothing was seen.
+    /// True if a RST plausibly belongs to the connection; false if nothing was seen.
     pub fn reset_is_plausible(&self, side: Side, sequence: u32, ack: Option<u32>) -> bool {
         let from = side.index();
         let other = from ^ 1;

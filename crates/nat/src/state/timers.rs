@@ -40,7 +40,7 @@ pub(crate) struct FirstLife {
 pub(crate) struct Timers {
     configured: Timeouts,
     current: Timeouts,
-    /// UDP sessions start unanswered.
+    /// True if UDP sessions start unanswered.
     has_two_states: bool,
     own: [Option<PortSet>; Protocol::COUNT],
     /// Server ports that gateways read.
@@ -78,7 +78,7 @@ impl Timers {
         }
     }
 
-    /// Without ports' own timers.
+    /// The idle times in use, ports' own timers aside.
     #[inline]
     pub(crate) fn current(&self) -> &Timeouts {
         &self.current

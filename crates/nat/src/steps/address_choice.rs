@@ -12,7 +12,7 @@ use crate::steps::view::View;
 use crate::types::AddressIndex;
 use crate::verdict::Verdict;
 
-/// Searched for one packet. The next one continues with others.
+/// Addresses searched for one packet. The next packet continues with others.
 const CANDIDATES_MAX: u32 = 64;
 
 impl View<'_> {
@@ -34,7 +34,7 @@ impl View<'_> {
             Selection::LeastUsed => {
                 let (one, other) = (random.below(compiled.count), random.below(compiled.count));
                 let ports = &self.snapshot.ports;
-                // Leased ports first, because nobody else can get those.
+                // Leased ports count first, because no other subscriber can get those.
                 let use_of = |n: u32| {
                     let address = self.open_address(compiled, n);
                     (ports.ports_leased(address), ports.paired_subscribers(address))
@@ -109,7 +109,7 @@ impl View<'_> {
         self.snapshot.choices(compiled)[n as usize]
     }
 
-    /// For one more subscriber.
+    /// True if the address has room for one more subscriber.
     pub(crate) fn has_room(
         &self,
         compiled: &CompiledPool,
@@ -134,7 +134,7 @@ impl View<'_> {
     }
 }
 
-/// Not keyed, so the same after restarts. The finaliser of SplitMix64.
+/// A hash without a key, so the same after restarts. The finaliser of SplitMix64.
 fn home(subscriber: u64, count: u32) -> u32 {
     let mixed = (subscriber ^ subscriber >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);

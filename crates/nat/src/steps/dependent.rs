@@ -73,7 +73,7 @@ pub(crate) struct DependentAsk<'k> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PortSource {
-    /// Number of the port's record. Sessions of this worker share the port, or did.
+    /// A port that sessions of this worker share, or did: the number of its record.
     Own(u32),
     Borrowed,
     New,
@@ -128,7 +128,7 @@ impl View<'_> {
     ) -> Option<(u32, u16)> {
         match action {
             RuleAction::Redirect(redirection) => {
-                // By subscriber, so that all its sessions go to one target.
+                // Hashes the subscriber, so that all its sessions go to one target.
                 let hash = self.state.hash.hash(self.lasting_name(key.realm, key.address), TARGET_HASH);
                 Some(self.snapshot.redirection(redirection)?.remote_outside(key.protocol, remote_inside, hash))
             }
@@ -505,7 +505,7 @@ impl View<'_> {
         port.is_some_and(|port| port.is_last_of_opener(flow.subscriber))
     }
 
-    /// For the five-tuple, if the session ends now (RFC 6888 REQ-8).
+    /// The hold-down of the five-tuple, if the session ends now (RFC 6888 REQ-8).
     pub(crate) fn hold_down_of(&self, flow: &Flow) -> Duration {
         let Some(address) = self.snapshot.address_index(flow.external().0.into()) else { return Duration::ZERO };
         let compiled = self.snapshot.compiled_pool(address);
@@ -514,7 +514,7 @@ impl View<'_> {
         if is_free { Duration::ZERO } else { compiled.reuse_delay }
     }
 
-    /// For a packet from outside without a live session.
+    /// Decides about a packet from outside without a live session.
     pub(crate) fn decide_lead(
         &self,
         now: Instant,

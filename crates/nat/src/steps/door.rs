@@ -1,5 +1,5 @@
-//! Decides what an external endpoint leads to. The first half of a hairpin only asks whether
-//! anybody has the endpoint, so that a packet without a way creates nothing (`hairpin_way` in
+//! Decides what an external endpoint leads to. The first half of a hairpin only asks whether the
+//! endpoint is in use, so that a packet without a way creates nothing (`hairpin_way` in
 //! `steps/outbound.rs`); the second half asks here, on the worker of the endpoint.
 //!
 //! ```text
@@ -33,9 +33,9 @@ use crate::types::WorkerId;
 pub(crate) enum Door {
     Mapping(u32),
     Session(u32),
-    /// Without a session to this remote endpoint.
+    /// A shared port without a session to this remote endpoint.
     Shared,
-    /// Inactive. `expired`: this worker's mapping that last had the endpoint.
+    /// An inactive static mapping. `expired`: this worker's mapping that last had the endpoint.
     Static {
         inside: Inside,
         expired: Option<u32>,
@@ -56,7 +56,8 @@ pub(crate) enum Door {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Towards {
     pub(crate) key: OutsideKey,
-    /// Leads only to Natrix itself, or to a subscriber with a whole address.
+    /// The packet is a query. It leads only to Natrix itself, or to a subscriber with a whole
+    /// address.
     is_query: bool,
     /// Workers visited, of those that may have its session.
     turn: u8,
@@ -143,7 +144,7 @@ impl View<'_> {
         match self.snapshot.owner_towards(address, &to.key) {
             None => Entry::Free,
             Some((worker, _)) if worker != self.worker => Entry::Door(Door::Elsewhere { worker, turn: 0 }),
-            // Older than the targets.
+            // This shared port is older than the targets.
             Some((_, MappingIndex::SHARED)) if has_targets => Entry::Free,
             Some((_, MappingIndex::SHARED)) => {
                 let found = self.state.live_flow_outside(&to.key, now);

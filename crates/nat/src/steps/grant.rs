@@ -33,12 +33,12 @@ use zerocopy::FromZeros;
 
 /// RFC 6887 §11.3: never given to anyone, because PCP itself uses them.
 const PCP_PORTS: core::ops::RangeInclusive<u16> = 5_350..=5_351;
-/// Draws may give ports that must not be granted.
+/// Draws of a port, because some give ports that must not be granted.
 const DRAWS: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Denied {
-    /// As for a packet from inside.
+    /// Refused as a packet from inside would be.
     Verdict(Verdict),
     OtherEndpoint,
 }
@@ -54,7 +54,7 @@ pub(crate) fn may_be_granted(protocol: Protocol, port: u16) -> bool {
 }
 
 impl View<'_> {
-    /// As for a packet from inside, if possible with the suggested port.
+    /// Decides as for a packet from inside, if possible with the suggested port.
     pub(crate) fn decide_granted(
         &self,
         ask: &Ask<'_>,
@@ -96,7 +96,7 @@ impl View<'_> {
         })
     }
 
-    /// For the record that keeps the mapping.
+    /// Checks the room for the record that keeps the mapping.
     fn admit_hold(&self, ask: &Ask<'_>, new: &NewMapping) -> Result<(), Verdict> {
         if self.state.sessions.is_full() {
             return Err(Verdict::SessionTableFull);
@@ -250,7 +250,8 @@ impl View<'_> {
         Some(self.state.grants.get(found))
     }
 
-    /// Of a phone over UDP that sends from this mapping and listens at other, registered ports.
+    /// Registrations of a phone that sends over UDP from this mapping and listens at other
+    /// registered ports.
     pub(crate) fn registrations_elsewhere(
         &self,
         now: Instant,

@@ -124,7 +124,7 @@ impl View<'_> {
         guarantee(reserved, has)
     }
 
-    /// As the next mapping finds it. `None` if nothing is guaranteed.
+    /// The guarantee as the next mapping finds it. `None` if nothing is guaranteed.
     pub(crate) fn guarantee_now(
         &self,
         subscriber: Option<u32>,

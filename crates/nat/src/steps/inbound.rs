@@ -56,7 +56,7 @@ const REGISTERED_SESSIONS_MAX: u16 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
     Outside,
-    /// The source is translated. Never hairpinned again.
+    /// From another subscriber: its source is translated. Never hairpinned again.
     Hairpin,
 }
 
@@ -68,7 +68,7 @@ impl Via {
         }
     }
 
-    /// Gets the ICMP error if the packet ends here.
+    /// The side that gets the ICMP error if the packet ends here.
     pub(crate) fn side(self) -> Side {
         match self {
             Via::Outside => Side::Outside,
@@ -106,7 +106,7 @@ impl Inbound<'_> {
         self.parsed.class == Class::Tcp && tcp::opens(Flags(self.parsed.tcp_flags))
     }
 
-    /// Then it must not leave a session behind (conformance point S7).
+    /// A packet that ends here must not create a session (conformance point S7).
     fn ends_here(&self) -> bool {
         self.parsed.ttl <= 1
     }
@@ -536,8 +536,8 @@ impl<'a> View<'a> {
         }
     }
 
-    /// For a packet whose answers rules would treat as new. It lasts as long as an unanswered
-    /// session and extends no mapping (RFC 4787 §4.3 REQ-6), so a flood gains nothing.
+    /// A session for a packet whose answers rules would treat as new. It lasts as long as an
+    /// unanswered session and extends no mapping (RFC 4787 §4.3 REQ-6), so a flood gains nothing.
     fn session_for_answers(&self, packet: &Inbound<'_>, protocol: Protocol, index: u32) -> NewSession {
         let first =
             self.policy.lifetimes.first(protocol, self.state.mappings.get(index).internal_port(), Side::Outside);
@@ -562,7 +562,7 @@ impl<'a> View<'a> {
             .map_or(Filtering::AddressAndPortDependent, |compiled| filtering_of(admission, key.protocol, compiled))
     }
 
-    /// RFC 4787 §5: without a session.
+    /// Whether filtering (RFC 4787 §5) admits a packet without a session.
     fn filtering_allows(&self, now: Instant, index: u32, remote: u32, filtering: Filtering, by: HashedBy) -> bool {
         match filtering {
             Filtering::EndpointIndependent => true,
@@ -695,7 +695,7 @@ impl<'a> View<'a> {
         Ok(self.way(Facing::inside(key.realm), key.address, packet.parsed, report)?)
     }
 
-    /// Through any external endpoint.
+    /// True if the internal endpoint has a session with the remote, through any external endpoint.
     fn has_session_with(&self, key: &InternalKey, remote: (u32, u16), now: Instant) -> bool {
         let by_mapping = || {
             let index = self.state.find_live_mapping(key, now)?;

@@ -30,7 +30,7 @@ use crate::verdict::Verdict;
 #[derive(Clone, Copy)]
 pub(crate) struct Foretold {
     pub(crate) mapping: NewMapping,
-    /// `None` if it is chosen at random.
+    /// The external address; `None` if it is chosen at random.
     pub(crate) address: Option<AddressIndex>,
 }
 
@@ -401,7 +401,8 @@ impl View<'_> {
         }
     }
 
-    /// Takes precedence over rules, and needs no room elsewhere.
+    /// The pool of the address of a static mapping, which takes precedence over rules and needs no
+    /// room elsewhere.
     #[inline]
     fn pool_of_own_address(&self, static_mapping: Option<(Endpoint, Kind)>) -> Option<PoolId> {
         match static_mapping {

@@ -16,7 +16,7 @@ use crate::types::PoolId;
 #[derive(Clone, Copy)]
 pub(crate) struct Foresight {
     pub(crate) hash: u64,
-    /// 0 if unknown.
+    /// Record of the subscriber; 0 if unknown.
     pub(crate) subscriber: u32,
     pub(crate) aim: Option<PortAim>,
     pub(crate) drawn: Option<Drawn>,
@@ -59,7 +59,7 @@ impl Drawn {
 pub(crate) struct Ask<'k> {
     pub(crate) now: Instant,
     pub(crate) key: &'k InternalKey,
-    /// Chosen by a rule; `None` for the subscriber's own.
+    /// The pool chosen by a rule; `None` for the subscriber's own.
     pub(crate) wanted: Option<PoolId>,
     pub(crate) foresight: Foresight,
     /// This endpoint's expired mapping, which ends first and does not count.
@@ -90,7 +90,7 @@ pub(crate) enum Place {
 pub(crate) struct Entry {
     pub(crate) pool: PoolId,
     pub(crate) place: Place,
-    /// The record differs, or was last checked under other settings.
+    /// True if the record differs, or was last checked under other settings.
     pub(crate) is_new: bool,
     /// New value for the address before a penalty.
     pub(crate) home: Option<Option<AddressIndex>>,

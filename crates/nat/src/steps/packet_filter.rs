@@ -10,7 +10,7 @@ use crate::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judged {
-    /// As the filters see it.
+    /// The packet as the filters see it.
     pub(crate) key: RuleKey,
     /// Address or number of the inside host.
     pub(crate) internal: u32,

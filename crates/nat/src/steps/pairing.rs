@@ -20,8 +20,8 @@ mod tests;
 pub(crate) const UNPAIRED: AddressIndex = AddressIndex(u32::MAX);
 
 impl View<'_> {
-    /// For a subscriber that gets something from this pool. It stays paired in its own pool if a
-    /// rule sends some flows elsewhere.
+    /// The entry of a subscriber that gets something from this pool. It stays paired in its own
+    /// pool if a rule sends some flows elsewhere.
     pub(crate) fn entry(
         &self,
         owner: &Owner,
@@ -62,8 +62,8 @@ impl View<'_> {
         })
     }
 
-    /// After a change of settings or penalty. Replaces a closed or moved address; existing mappings
-    /// keep theirs.
+    /// Pairs anew after a change of settings or penalty. Replaces a closed or moved address;
+    /// existing mappings keep theirs.
     #[cold]
     fn pair_anew(
         &self,
@@ -177,7 +177,8 @@ impl View<'_> {
         (is_paired && !compiled.is_closed).then_some(place)
     }
 
-    /// Blocks and slices exist only there.
+    /// True if the subscriber must first be paired with its own pool again. Blocks and slices exist
+    /// only there.
     fn goes_to_own_pool(&self, slot: u32, compiled: &CompiledPool) -> bool {
         if compiled.gives_single_ports() || compiled.one_to_one {
             return false;
@@ -205,7 +206,8 @@ impl View<'_> {
         of_blocks.or_else(|| self.place_in(slot, pool))
     }
 
-    /// With paired pooling always the same: the last one, or one by hash.
+    /// The address in another pool. With paired pooling always the same: the last one, or one by
+    /// hash.
     pub(crate) fn place_in_other_pool(&self, slot: u32, compiled: &CompiledPool) -> Option<Place> {
         if compiled.pooling == Pooling::Arbitrary {
             return Some(Place::Any);

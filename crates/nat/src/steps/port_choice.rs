@@ -106,7 +106,7 @@ impl View<'_> {
         Err(Verdict::PortsExhausted)
     }
 
-    /// The pool gives the subscriber no blocks.
+    /// An external endpoint of another pool, which gives the subscriber no blocks.
     pub(crate) fn external_in_other_pool(
         &self,
         slot: u32,
@@ -211,7 +211,7 @@ impl View<'_> {
         found.map_or_else(|| self.block_for(own, parity, random), Ok)
     }
 
-    /// A port of another block makes it active.
+    /// Searches the subscriber's blocks. A port of another block makes that active.
     fn search_subscriber_ports(
         &self,
         own: &SubscriberPorts<'_>,
@@ -266,7 +266,7 @@ impl View<'_> {
             let ports = &self.snapshot.ports;
             if let Some(block) = ports.find_block(&range_of(&blocks, address), blocks.size, random) {
                 let range = PortRange::of_block(block);
-                // None of its ports may be offered for some protocols.
+                // For some protocols, perhaps none of its ports is offered.
                 let serves = ports.available_within(&range, own.key.protocol) > 0;
                 let leased = External { address, port: 0, source: Source::Lease { block, parity } };
                 return if serves { Ok(leased) } else { Err(Verdict::PortsExhausted) };

@@ -43,13 +43,13 @@ pub(crate) enum ErrorAct {
     },
 }
 
-/// Only if the receiver of the error sent the quoted packet.
+/// Reads the quote. An error unless the receiver of the ICMP error sent the quoted packet.
 pub(crate) fn quote_of(packet: &[u8]) -> Result<Quote, Verdict> {
     let quote = icmp_quote::parse(packet)?;
     if quote.source.address == quote.outer_destination { Ok(quote) } else { Err(Verdict::IcmpQuoteNoMapping) }
 }
 
-/// As the other side knows it. A query identifier stays.
+/// The endpoint as the other side knows it. A query identifier stays.
 fn known_as(other: (u32, u16), protocol: Protocol, quoted: Endpoint) -> Endpoint {
     let port = if protocol == Protocol::Icmp { quoted.port } else { other.1 };
     endpoint((other.0, port))
@@ -152,8 +152,8 @@ impl View<'_> {
         Ok(ErrorAct::Translate { change, hop: hop.map_err(|no_way| no_way.verdict)? })
     }
 
-    /// As the sender numbered it, where a gateway has changed the length of its data. Otherwise the
-    /// error would seem forged (RFC 5927 §4.1).
+    /// The sequence number as the sender knows it, where a gateway has changed the length of its
+    /// data. Otherwise the error would seem forged (RFC 5927 §4.1).
     fn sequence_of_sender(&self, index: u32, remote: Endpoint, from: Side, sequence: Option<u32>) -> Option<u32> {
         let store = self.state.control_sessions.as_ref();
         let (Some(quoted), Some(store)) = (sequence, store.filter(|store| !store.is_empty())) else { return sequence };

@@ -88,7 +88,7 @@ impl View<'_> {
         compiled.admits_mapping(&record, shared, protocol, ask.now)
     }
 
-    /// The record may have lapsed.
+    /// Checks the limits of a known subscriber, whose record may have lapsed.
     #[inline(always)]
     pub(crate) fn admit_known(&self, now: Instant, slot: u32, class: u16, protocol: Protocol) -> Result<(), Verdict> {
         let compiled = self.snapshot.classes.compiled(class);

@@ -53,7 +53,8 @@ impl View<'_> {
         parsed.destination_port == pcp::SERVER_PORT && (policy.pcp || policy.nat_pmp)
     }
 
-    /// Only at an inside address of the sender's realm (RFC 6887 §8.2, RFC 6886 §3.1).
+    /// Port control is served only at an inside address of the sender's realm (RFC 6887 §8.2, RFC
+    /// 6886 §3.1).
     fn decide_port_control(&self, from: Facing, parsed: &Parsed) -> Result<LocalAnswer, Verdict> {
         let is_own = match self.local_to(from, parsed.destination) {
             Some(Local::Own(interface) | Local::OwnAndPool(interface, _)) => self.snapshot.facing(interface) == from,

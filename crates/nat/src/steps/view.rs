@@ -41,13 +41,13 @@ pub(crate) type Newcomer = (u32, InsideHost);
 pub struct View<'a> {
     pub(crate) state: &'a State,
     pub(crate) policy: &'a Policy,
-    /// A plan passes others than those in effect.
+    /// The settings. A plan passes others than those in effect.
     pub(crate) snapshot: &'a Shared,
-    /// Of the snapshot, and of one that is about to follow.
+    /// Addresses of the snapshot, and of the next one once workers expect it.
     pub(crate) local: &'a LocalAddresses,
     pub(crate) events: &'a EventLog,
     pub(crate) worker: WorkerId,
-    /// A plan asks about a future snapshot.
+    /// False if a plan asks about a future snapshot.
     pub(crate) is_in_effect: bool,
     /// The decision is about this host.
     pub(crate) newcomer: Option<&'a Newcomer>,
@@ -63,12 +63,13 @@ impl<'a> View<'a> {
     /// §4 "MUST filter such packets on ingress links").
     pub(crate) fn check_source(&self, from: Facing, source: u32) -> Option<Verdict> {
         let is_host = from.side == Side::Inside && is_host_number(source) && !self.snapshot.transition.is_off();
-        // Inside it would be the address of Natrix itself.
+        // From inside, this source would be the address of Natrix itself.
         let is_dummy = from.side == Side::Outside && source == DUMMY;
         if !(source_is_valid(source) || is_host) || is_dummy {
             return Some(Verdict::SourceInvalid);
         }
-        // That of the AFTR inside softwires, from which hosts take errors and port control.
+        // This is the source of the AFTR inside softwires, from which hosts accept errors and port
+        // control.
         if from.side == Side::Outside && source == AFTR_INSIDE && self.snapshot.transition.has_softwires() {
             return Some(Verdict::SourceSpoofed);
         }
@@ -93,14 +94,14 @@ impl<'a> View<'a> {
         View { snapshot, is_in_effect: false, ..*self }
     }
 
-    /// Of blocks that a host of this subscriber uses. It outlives the host, whose number may then
-    /// mean another.
+    /// The holder of this subscriber's blocks. It is valid longer than the host, whose number may
+    /// be reused.
     pub(crate) fn holder(&self, realm: RealmId, address: u32) -> Holder {
         Holder { worker: self.worker, realm, address: self.state.owner_of(address) }
     }
 
-    /// Of a subscriber, by the address or number of any host of it: IPv4 addresses are those below
-    /// 2^32, others the first address of a prefix. A number may later mean another host.
+    /// The subscriber's lasting address: an IPv4 address as a number below 2^32, or the first
+    /// address of its IPv6 prefix. `address` may be any host of the subscriber.
     pub(crate) fn lasting_address(&self, address: u32) -> u128 {
         if !is_host_number(address) {
             return address.into();
@@ -119,7 +120,7 @@ impl<'a> View<'a> {
         u64::from(realm.0) << 32 ^ high.rotate_left(16) ^ lasting as u64
     }
 
-    /// Its address in rules, filters and classes; of an IPv6 host, its prefix's stand-in.
+    /// The host's address in rules, filters and classes; of an IPv6 host, its prefix's stand-in.
     #[inline(always)]
     pub(crate) fn ruled_address(&self, address: u32) -> u32 {
         if is_host_number(address) { self.stand_in(address) } else { address }
@@ -171,14 +172,14 @@ impl<'a> View<'a> {
         StaticKey { realm, protocol, host: self.configured_host(address), port }
     }
 
-    /// Active or not.
+    /// The static mapping of an internal endpoint, active or not.
     #[inline]
     pub(crate) fn static_mapping_of(&self, key: &InternalKey) -> Option<(Endpoint, Kind)> {
         let static_mappings = &self.snapshot.static_mappings;
         if static_mappings.is_empty() { None } else { static_mappings.by_internal(&self.static_key(key)) }
     }
 
-    /// True may be wrong, false never is.
+    /// A quick check: `false` is certain, `true` may be wrong.
     #[inline(always)]
     pub(crate) fn may_have_static_mapping(&self, address: u32) -> bool {
         let static_mappings = &self.snapshot.static_mappings;
@@ -222,7 +223,7 @@ impl<'a> View<'a> {
         self.snapshot.classes.of(realm, self.ruled_address(subscriber))
     }
 
-    /// Under this snapshot. The record may still have an earlier one.
+    /// The subscriber's class under this snapshot. The record may still have an earlier one.
     #[inline(always)]
     pub(crate) fn class_now(&self, subscriber: u32) -> u16 {
         let record = self.state.subscribers.get(subscriber);

@@ -34,7 +34,7 @@ pub(crate) struct NoWay {
 }
 
 impl View<'_> {
-    /// `destination` may differ from the packet's.
+    /// Finds the way. `destination` may differ from the packet's.
     #[inline]
     pub(crate) fn way<T: Report>(
         &self,

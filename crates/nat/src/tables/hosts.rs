@@ -125,7 +125,7 @@ fn leave_numbered(
     Some(outside)
 }
 
-/// Also requests the records.
+/// Reads the lines, and requests the records.
 #[inline(always)]
 fn records_of(tables: &Tables, burst: &[Outside; BURST]) -> Option<[u32; BURST]> {
     let mut places = [0; BURST];

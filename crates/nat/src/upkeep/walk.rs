@@ -42,7 +42,7 @@ impl Savings {
     /// A call looks at this many records or more, or at none.
     const FEW: u32 = 4;
 
-    /// [`Pace::due`] since the last call that was not 0.
+    /// Records due since the last call that returned more than 0.
     #[inline]
     pub(crate) fn due(&mut self, pace: &Pace, records: u32, elapsed_micros: u64) -> u32 {
         self.micros = self.micros.saturating_add(elapsed_micros);
@@ -98,7 +98,7 @@ impl Pass {
         self.cursor != 0
     }
 
-    /// The pass ends with the record before `end`.
+    /// The next records of a pass, which ends with the record before `end`.
     pub(crate) fn next(&mut self, count: u32, end: u32) -> Range<u32> {
         if self.cursor == 0 {
             return 0..0;

@@ -88,7 +88,7 @@ impl Claims {
         matching.next()
     }
 
-    /// Reads one line, or four if nobody has claimed it.
+    /// Reads one line, or four if no worker has claimed it.
     pub(crate) fn worker_of(&self, key: &OutsideKey) -> Option<WorkerId> {
         self.find(self.hash_of(key)).map(|(_, entry)| WorkerId((entry & WORKER) as u8))
     }

@@ -27,7 +27,7 @@ use super::space;
 use crate::types::AddressIndex;
 use crate::types::Protocol;
 
-/// While others change the port; the last to do so recounts it, too.
+/// Attempts while other threads change the port. The last of them recounts it as well.
 const RECOUNTS_MAX: usize = 8;
 
 pub(crate) type PerProtocol = [u32; Protocol::COUNT];
@@ -133,7 +133,7 @@ impl Guarantees {
     }
 
     /// Moves a port from the rest to its owner's guarantee, which grows by it if `raised`: both
-    /// counts at once, so nobody can take what the larger guarantee needs.
+    /// counts at once, so no other subscriber can take what the larger guarantee needs.
     pub(crate) fn turn(
         &self,
         address: AddressIndex,

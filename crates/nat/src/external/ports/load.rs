@@ -61,12 +61,12 @@ impl PortTable {
         self.offers[space(address, protocol)].count()
     }
 
-    /// One more paired subscriber.
+    /// Counts one more paired subscriber.
     pub fn pair(&self, address: AddressIndex) {
         self.paired[address.index()].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One paired subscriber less.
+    /// Counts one paired subscriber less.
     pub fn unpair(&self, address: AddressIndex) {
         self.paired[address.index()].fetch_sub(1, Ordering::Relaxed);
     }

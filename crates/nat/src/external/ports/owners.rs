@@ -56,7 +56,7 @@ impl PortTable {
         Some((WorkerId((entry >> MAPPING_BITS) as u8), mapping))
     }
 
-    /// Without a page as long as nothing was written there.
+    /// An entry of a query identifier. Its page exists only once something was written there.
     #[cold]
     fn identifier_entry_at(&self, place: usize) -> u32 {
         let (address, protocol, identifier) = self.endpoint_at(place);

@@ -176,7 +176,7 @@ impl PortTable {
         self.clear(kept, 1 << (port % 64)) >> (port % 64) & 1 != 0
     }
 
-    /// False if the caller still owns the port.
+    /// Keeps a withheld port that is given back. False if the caller still owns the port.
     #[cold]
     pub(super) fn keep(&self, base: usize, port: u16) -> bool {
         if !self.is_withheld_at(base, port) {

@@ -87,7 +87,7 @@ struct Differs {
 /// With more changed rules, the search is rebuilt.
 const CHANGES_MAX: usize = 1_000;
 
-/// Measured with typical rules.
+/// Bytes a rule takes in the search, measured with typical rules.
 const SEARCH_BYTES: u64 = 144;
 
 impl RuleBook {
@@ -314,8 +314,8 @@ impl FilterBook {
         }
     }
 
-    /// For sessions permitted both ways. It changes with the filters, and when Natrix gets other
-    /// addresses.
+    /// The generation for sessions that are permitted both ways. It changes with the filters, and
+    /// when Natrix gets other addresses.
     #[inline(always)]
     pub(crate) fn generation(&self) -> u8 {
         self.generation

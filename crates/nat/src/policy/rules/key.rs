@@ -158,7 +158,7 @@ impl RuleKey {
         (self.rest >> 32) as u8
     }
 
-    /// With another inside address.
+    /// The same packet with another inside address.
     #[inline]
     #[must_use]
     pub const fn from_source(self, source: u32) -> RuleKey {

@@ -64,12 +64,12 @@ struct Waiting<'a> {
 #[derive(Clone)]
 pub struct RuleSet {
     tables: Vec<Table>,
-    /// By table: the highest rank from it on.
+    /// For each table: the highest rank in it and in the tables behind it.
     ranks_max: [u64; TABLES_MAX],
     by_source: Arc<[u64; 1 << PRUNE_BITS]>,
     by_destination: Arc<[u64; 1 << PRUNE_BITS]>,
     rules: PersistentList<Match>,
-    /// By rule number: lower wins.
+    /// By rule number: the order; the lowest one wins.
     orders: PersistentList<u64>,
     /// Rule numbers in order.
     sequence: Arc<Vec<u32>>,

@@ -25,7 +25,7 @@ use super::set::RuleId;
 const CHUNK_BUCKETS: u32 = 1 << 15;
 const CHUNK_SHIFT: u32 = 15;
 
-/// Flag in a bucket's first entry, free or not: some way continues behind this bucket.
+/// Flag in a bucket's first entry, free or not: the way of some cell continues behind this bucket.
 const PASSED: u32 = 1 << 24;
 const NUMBER: u32 = (1 << 24) - 1;
 
@@ -141,7 +141,7 @@ impl Entry {
 
 const FREE: Entry = Entry { first: [0; 2], port_spans: 0, rule: 0, rank: 0 };
 
-/// `order` is below 2^48 - 1. Without the index of spans.
+/// The rank of an order below 2^48 - 1, without the index of spans.
 pub(super) const fn rank_of(order: u64) -> u64 {
     (ORDER_MAX - order) << 16
 }
@@ -200,7 +200,7 @@ impl Table {
     }
 
     pub(super) fn is_crowded(&self) -> bool {
-        // Four fifths of two a bucket.
+        // Crowded above four fifths of two entries a bucket.
         u64::from(self.entries) * 5 >= u64::from(self.buckets) * 8
     }
 
@@ -323,7 +323,7 @@ impl Table {
                 self.places(&cell).map(|(place, entry)| (place, *entry)).unzip();
             places.push(self.free_place(home)?);
             entries.push(entry);
-            // In order of the way, which may wrap around the end of the table.
+            // Follows the order of the way, which may wrap around the end of the table.
             let buckets = self.buckets;
             places.sort_by_key(|(index, slot)| ((index + buckets - home) % buckets, *slot));
             entries.sort_by_key(|entry| Reverse(entry.rank));

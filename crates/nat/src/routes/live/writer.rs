@@ -47,7 +47,7 @@ impl Target {
     pub const DROP: Target = Target(DROP);
 }
 
-/// Can be reused when all readers have passed a generation.
+/// A number that can be reused when all readers have passed a generation.
 #[derive(Clone, Copy, Debug)]
 enum Retired {
     Middle { table: usize, chunk: u32 },
@@ -167,7 +167,7 @@ fn depth(leaf: u32) -> u32 {
     leaf >> VALUE_BITS
 }
 
-/// The packed word has the router of IPv4.
+/// A next hop. Its packed word has the router of IPv4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Known {
     packed: PackedHop,

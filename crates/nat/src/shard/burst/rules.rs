@@ -24,7 +24,7 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 
 impl RuleKey {
-    /// An ICMP identifier counts as the inside port.
+    /// The packet as rules see it. An ICMP identifier counts as the inside port.
     #[inline]
     pub(crate) fn of_flow(key: &InternalKey, remote: (u32, u16)) -> RuleKey {
         RuleKey::new(key.realm, key.protocol.number(), key.address, key.port, remote.0, remote.1)
@@ -37,7 +37,7 @@ impl RuleKey {
         RuleKey::new(realm, parsed.protocol_number, source, parsed.source_port, destination, remote_port)
     }
 
-    /// For an untranslated packet from outside.
+    /// As rules see an untranslated packet from outside.
     #[inline]
     pub(crate) fn inbound(realm: RealmId, parsed: &Parsed) -> RuleKey {
         let remote_port = parsed.protocol().map_or(0, |protocol| remote_port(protocol, parsed.source_port));

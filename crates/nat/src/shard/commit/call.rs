@@ -96,7 +96,7 @@ impl Ledger {
         }
     }
 
-    /// Its control session lives at least until then.
+    /// Keeps the call until then, because its control session lives at least as long.
     pub(in crate::shard) fn keep_call(&mut self, now: Instant, index: u32, until: Instant) {
         if self.state.grants.get(index).expires() < until {
             self.state.grants.get_mut(index).set_expires(until);

@@ -25,7 +25,8 @@ pub(in crate::shard) struct CoverageWalk {
 }
 
 impl View<'_> {
-    /// What its guarantee would cover, if its address is short.
+    /// Ports of the subscriber that its guarantee would cover, if its address lacks guaranteed
+    /// ports.
     fn coverable(&self, slot: u32) -> PerProtocol {
         let (subscriber, account) = (self.state.subscribers.get(slot), self.state.subscribers.account(slot));
         let address = AddressIndex(subscriber.paired);

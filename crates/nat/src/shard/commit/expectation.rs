@@ -269,7 +269,7 @@ impl Ledger {
                 }
                 let is_in_use = self.view().has_real_session(now, self.state.grants.get(first).mapping);
                 if is_in_use || self.shares_mapping(now, first) {
-                    // The port cannot move.
+                    // The mapping is in use, so the port cannot move.
                     return Some(external);
                 }
                 self.withdraw_grant(now, first);
@@ -296,7 +296,7 @@ impl Ledger {
         self.state.grants.find(&InternalKey { protocol, port, ..control }, is_it).is_some()
     }
 
-    /// Ends a grant that nobody was notified of, with its mapping.
+    /// Ends a grant of which no client was notified, with its mapping.
     fn withdraw_grant(&mut self, now: Instant, index: u32) {
         let mapping = self.state.grants.get(index).mapping;
         self.end_grant(now, index);
@@ -305,7 +305,7 @@ impl Ledger {
         }
     }
 
-    /// None for flows, which no gateway reads. The side is the client's.
+    /// The remote endpoint and the client's side; `None` for flows, which no gateway reads.
     pub(in crate::shard) fn remote_of(&self, index: u32, session: SessionRef) -> Option<((u32, u16), Side)> {
         let mapping = self.state.mappings.get(index);
         match session {

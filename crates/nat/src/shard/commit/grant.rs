@@ -32,7 +32,7 @@ pub(in crate::shard) const fn cause_of(origin: Origin) -> Cause {
     }
 }
 
-/// Matches no packet, and has ended.
+/// A session that matches no packet and has ended.
 const fn no_session(now: Instant) -> NewSession {
     NewSession {
         remote_address: 0,
@@ -193,13 +193,13 @@ impl Ledger {
         self.note_grant(now, index);
     }
 
-    /// The mapping lives on only while packets use it.
+    /// Ends a grant. The mapping lives on only while packets use it.
     pub(in crate::shard) fn end_grant(&mut self, now: Instant, index: u32) {
         self.release_hold(now, index);
         self.remove_grant(now, index);
     }
 
-    /// Its hold is gone.
+    /// Removes a grant whose hold is gone.
     fn remove_grant(&mut self, now: Instant, index: u32) {
         self.forget_call(index);
         self.note_grant_ended(now, index);
@@ -303,7 +303,7 @@ impl Ledger {
         self.keep_until(index, until);
     }
 
-    /// Keeps the external endpoint and ignores quotas.
+    /// Makes a grant again at the same external endpoint. Ignores quotas.
     pub(in crate::shard) fn restore_grant(
         &mut self,
         now: Instant,

@@ -121,7 +121,7 @@ impl Ledger {
         }
     }
 
-    /// Zero if guaranteed ports would be short meanwhile.
+    /// The hold-down of an ended mapping's port: zero if guaranteed ports would be short meanwhile.
     #[inline]
     pub(in crate::shard) fn leave_guarantee(
         &mut self,

@@ -48,15 +48,16 @@ impl View<'_> {
         self.snapshot.classes.compiled(self.class_now(slot)).penalty.map(|penalty| penalty.pool)
     }
 
-    /// None if settled under other settings, whose pool numbers may differ.
+    /// The pool of a subscriber; None if it was settled under other settings, whose pool numbers
+    /// may differ.
     #[inline]
     pub(in crate::shard) fn pool_of_record(&self, slot: u32) -> Option<PoolId> {
         let subscriber = self.state.subscribers.get(slot);
         (subscriber.generation == self.snapshot.short_generation()).then_some(PoolId(subscriber.pool))
     }
 
-    /// For a record not settled yet, by its address or block, whose places are the same under all
-    /// settings.
+    /// The pool of a record that is not settled yet, by its address or block, whose places are the
+    /// same under all settings.
     pub(in crate::shard) fn pool_in_use(&self, slot: u32) -> Option<PoolId> {
         let subscriber = self.state.subscribers.get(slot);
         let of_place = |place: AddressIndex| self.snapshot.slot(place).map(|place| place.pool);

@@ -15,7 +15,7 @@ use crate::types::Protocol;
 const AHEAD: usize = 8;
 
 impl View<'_> {
-    /// A forwarded port needs no hold-down.
+    /// True for a forwarded port, which needs no hold-down.
     #[inline]
     pub(in crate::shard) fn is_forwarded(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         let (static_mappings, balance) = (&self.snapshot.static_mappings, &self.snapshot.balance);
@@ -24,7 +24,7 @@ impl View<'_> {
             || !balance.is_empty() && balance.find(external(), protocol, port).is_some()
     }
 
-    /// Of the subscriber's new mappings; None if it may be any.
+    /// The external address of the subscriber's new mappings; None if it may be any.
     pub(in crate::shard) fn address_in(&self, key: &InternalKey, pool: PoolId) -> Option<AddressIndex> {
         let slot = self.state.subscribers.find(key.realm, key.address)?;
         let record = self.state.subscribers.get(slot);
@@ -74,7 +74,8 @@ impl Ledger {
     pub(in crate::shard) fn give_back_port(&mut self, address: AddressIndex, protocol: Protocol, port: u16) {
         let ports = &self.shared.ports;
         let Some(guarantees) = ports.guarantees() else { return ports.release_vacant(address, protocol, port) };
-        // Unmarked before others can take it; counted as unguaranteed after it is free.
+        // The port loses its mark before others can take it, and counts as unguaranteed until it is
+        // free.
         let was_beyond = guarantees.unmark(address, protocol, port, Share::Beyond);
         ports.release_vacant(address, protocol, port);
         if was_beyond {

@@ -18,7 +18,7 @@ use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::verdict::Verdict;
 
-/// Of one request: a set of ports is made and then marked, and may displace other grants.
+/// Changes of one request: a set of ports is made and then marked, and may end other grants.
 const CHANGES_MAX: usize = 256;
 
 impl View<'_> {
@@ -26,7 +26,7 @@ impl View<'_> {
         let grant = self.state.grants.get(index);
         let key = grant.key();
         let host = self.host_of_delta(grant.internal());
-        // A number means nothing to another instance.
+        // A host's number means nothing to another instance.
         let is_number = |address: u32| host.is_some() && address == key.address;
         let internal = if host.is_some() { Endpoint::new(Ipv4Addr::UNSPECIFIED, key.port) } else { grant.internal() };
         let mut requester = grant.requester;

@@ -23,7 +23,7 @@ use crate::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Incoming {
-    /// IPv4, or finished.
+    /// The packet is IPv4, or finished.
     Other,
     Nat64 {
         headers: Headers6,
@@ -41,7 +41,7 @@ pub(super) enum Incoming {
         key: HostKey,
         hash: u64,
     },
-    /// For port control, outside of softwires.
+    /// A request for port control, outside of softwires.
     Request {
         source: u128,
         way: Way,
@@ -59,17 +59,17 @@ pub(super) enum Incoming {
 /// Sets of packets in a burst, a bit for each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Places {
-    /// The short way, to translate.
+    /// Packets on the short way, to translate.
     pub(super) nat64: u64,
-    /// The short way, in softwires.
+    /// Packets on the short way, in softwires.
     pub(super) softwire: u64,
-    /// The long way.
+    /// Packets on the long way.
     others: u64,
 }
 
 #[inline(always)]
 pub(super) fn each(mut places: u64) -> impl Iterator<Item = usize> {
-    // Not of zero, for which a baseline CPU has no result.
+    // Never of zero, for which the instruction of a baseline CPU has no result.
     core::iter::from_fn(move || {
         let left = NonZero::new(places)?;
         places &= places - 1;

@@ -55,7 +55,7 @@ use crate::verdict::Forwarded;
 use crate::verdict::Verdict;
 
 const HOP_LIMIT: u8 = 64;
-/// What an IPv6 header is longer than one of IPv4.
+/// How much longer an IPv6 header is than an IPv4 header.
 const GROWTH: usize = ipv6::HEADER_LENGTH - ip::HEADER_MIN;
 
 pub(super) struct Ready {
@@ -254,7 +254,7 @@ impl PacketPath {
         sent
     }
 
-    /// For an IPv4 packet that needs no other change.
+    /// Puts an IPv4 packet that needs no other change into a softwire.
     pub(super) fn put_in_softwire<S: Sink>(
         &mut self,
         egress: Egress,
@@ -603,7 +603,7 @@ impl PacketPath {
     }
 }
 
-/// Of the IPv4 header that begins where the transport header will be less its own length.
+/// The source in the IPv4 header, which ends where the transport header will begin.
 #[inline(always)]
 fn source_in(bytes: &[u8; translate::PLAIN]) -> Option<[u8; 4]> {
     bytes[GROWTH + ip::SOURCE..].first_chunk().copied()

@@ -205,7 +205,7 @@ impl PacketPath {
         take_from_softwire(packet, offset, &parsed, (number, &key), hosts).map_err(Refusal::from)
     }
 
-    /// RFC 6333 §5.3: before decapsulation.
+    /// Reassembles before decapsulation (RFC 6333 §5.3).
     #[cold]
     #[inline(never)]
     pub(super) fn reassemble<S: Sink>(

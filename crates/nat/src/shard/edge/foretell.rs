@@ -43,13 +43,13 @@ pub(in crate::shard) enum Arrived {
     /// Another worker has the host.
     Elsewhere(WorkerId),
     Ended(Verdict),
-    /// A fragment in a softwire.
+    /// The packet is a fragment in a softwire, and is held.
     Held,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Numbering {
-    /// The host's number, or its stand-in if the host is new.
+    /// The packet has the host's number, or its stand-in if the host is new.
     Here,
     /// Another worker has the host, and has explained it.
     Any,

@@ -163,7 +163,7 @@ impl PacketPath {
         }
         check_sender(transition, end, source)?;
         if chain.protocol == ipv6::PROTOCOL_ICMP6 {
-            // From a router, which is no subscriber.
+            // The sender is a router, which is no subscriber.
             return self.look_at_error(packet, end, way);
         }
         // RFC 6333 §11.
@@ -187,7 +187,7 @@ impl PacketPath {
         Ok(Incoming::Softwire { offset: chain.offset as u16, key, hash })
     }
 
-    /// Perhaps a request for port control.
+    /// A packet to Natrix that is perhaps a request for port control.
     #[cold]
     fn look_at_request(&self, packet: &Packet<'_>, realm: RealmId, source: u128) -> Result<Incoming, Verdict> {
         let transition = &self.ledger.shared.transition;

@@ -92,7 +92,8 @@ impl PacketPath {
                 self.judge_request(packet, usize::from(*offset), *way) == Verdict::Local
             }
             Incoming::Softwire { offset, .. } => {
-                // Without options, as everyone sends it. Its own worker limits one with options.
+                // Reads requests without IP options, as all clients send them. Others are limited
+                // by their own worker.
                 let inner = packet.chunk::<{ ip::HEADER_MIN + 4 }>(usize::from(*offset));
                 inner.is_some_and(|header| {
                     get_u32(header, ip::DESTINATION) == AFTR_INSIDE
@@ -129,7 +130,7 @@ impl PacketPath {
         Ok(())
     }
 
-    /// [`Verdict::Local`] for a request, otherwise why it is none.
+    /// [`Verdict::Local`] for a request, otherwise the reason why it is not one.
     pub(super) fn judge_request(&self, packet: &Packet<'_>, offset: usize, way: Way) -> Verdict {
         match (datagram_at(packet.bytes(), offset), way) {
             (Some(udp), _) if udp.destination_port() == SERVER_PORT => Verdict::Local,
@@ -147,7 +148,7 @@ impl PacketPath {
         allowed
     }
 
-    /// Outside of softwires: of a NAT64 host, or of a B4 for hosts behind it.
+    /// Serves a request outside of softwires: of a NAT64 host, or of a B4 for hosts behind it.
     ///
     /// # Errors
     /// Always: the verdict of the packet.
@@ -190,8 +191,7 @@ impl PacketPath {
     /// The datagram in an IPv4 packet to 192.0.0.1 and the port of the server; `None` if it is not
     /// sound.
     ///
-    /// # Errors
-    /// The packet is for another port, or nobody serves here.
+    /// # Errors The packet is for another port, or the server is off.
     pub(super) fn request_in_softwire<'a>(&self, inner: &'a [u8]) -> Result<Option<Udp<&'a [u8]>>, Verdict> {
         let parsed = parse(inner)?;
         let datagram = inner.get(usize::from(parsed.header_length)..usize::from(parsed.total_length));
@@ -206,7 +206,7 @@ impl PacketPath {
         Ok(datagram.and_then(|bytes| Udp::new_checked(bytes).ok()).filter(is_sound))
     }
 
-    /// From a host behind a B4 to 192.0.0.1.
+    /// Serves a request of a host behind a B4 to 192.0.0.1.
     ///
     /// # Errors
     /// Always: the verdict of the packet.
@@ -260,7 +260,7 @@ impl PacketPath {
         }
     }
 
-    /// On the first inside link of each realm with NAT64.
+    /// Announces on the first inside link of each realm with NAT64.
     pub(in crate::shard) fn announce_to_hosts<S: Sink>(&mut self, announcement: &[u8], sink: &mut S) {
         for realm in (0..self.ledger.shared.settings().realms() as u16).map(RealmId) {
             let way = self.ledger.shared.transition.way_of_grants(realm);
@@ -276,7 +276,7 @@ impl PacketPath {
         }
     }
 
-    /// From 192.0.0.1 in a softwire.
+    /// Sends a reply from 192.0.0.1 in a softwire.
     fn send_inside<S: Sink>(&mut self, realm: RealmId, to: &HostKey, port: u16, payload: &[u8], sink: &mut S) {
         let Way::Softwire(position) = to.way else { return };
         let aftr = self.ledger.shared.transition.softwire(position).map(|end| end.aftr);

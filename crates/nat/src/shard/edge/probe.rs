@@ -57,7 +57,7 @@ impl Default for Probes {
     }
 }
 
-/// Addresses as the host knows them.
+/// An idle connection, with addresses as the host knows them.
 struct Idle {
     realm: RealmId,
     remote: (u32, u16),

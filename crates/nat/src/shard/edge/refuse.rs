@@ -106,8 +106,8 @@ impl PacketPath {
         Err(sent.err().unwrap_or(Verdict::Local))
     }
 
-    /// There is no room for the host: it is answered as if its ports were used up (RFC 6888
-    /// REQ-11b), inside its softwire.
+    /// Answers a host for which there is no room as if its ports were used up (RFC 6888 REQ-11b),
+    /// inside its softwire.
     #[cold]
     pub(super) fn refuse_in_softwire<S: Sink>(
         &mut self,
@@ -135,7 +135,7 @@ impl PacketPath {
         self.ledger.counters.originated += u64::from(sent.is_ok());
     }
 
-    /// Returns the AFTR that replies, the hop and the length.
+    /// Turns an echo request into the AFTR's reply. Returns the AFTR, the hop and the length.
     pub(super) fn echo_in_softwire(
         &self,
         inner: &mut [u8],
@@ -152,7 +152,7 @@ impl PacketPath {
         Ok((end.aftr, egress, length))
     }
 
-    /// A next hop for IPv6.
+    /// The next hop for IPv6 packets to the hosts of a realm.
     pub(super) fn hop_to_hosts(&self, realm: RealmId) -> Option<Egress> {
         let hop = self.ledger.shared.route_in(realm, crate::types::HOSTS_FIRST)?;
         (hop.egress().next_hop >= self.ledger.shared.transition.first_hop).then(|| hop.egress())
@@ -198,7 +198,7 @@ impl PacketPath {
         matches!(self.ledger.shared.transition.way_of(realm, view.destination()), Some(Way::Softwire(_)))
     }
 
-    /// A prefix without a host so far has no subscriber.
+    /// Counts a refusal. A prefix without a host so far has no subscriber.
     #[cold]
     fn note_host_refused(&mut self, now: Instant, packet: &Packet<'_>, verdict: Verdict) {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);

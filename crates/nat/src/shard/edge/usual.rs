@@ -48,7 +48,7 @@ const PROTOCOL_UDP: u8 = wire::ipv4::PROTOCOL_UDP;
 pub(super) struct Plain {
     pub(super) hash: u64,
     destination: u32,
-    /// As IPv4.
+    /// The length that the packet has as IPv4.
     pub(super) length: u16,
     position: u8,
 }
@@ -60,7 +60,8 @@ fn words_in_softwire(packet: &Packet<'_>, position: u8) -> Option<HostWords> {
     Some(HostWords::new(Halves::source(outer), get_u32(inner, ip::SOURCE), Way::Softwire(position)))
 }
 
-/// Lacks the host's number. TCP or UDP is where it is behind an option-free IPv4 header.
+/// The table key without the host's number. The transport header must start where it does behind an
+/// option-free IPv4 header.
 #[inline(always)]
 fn internal_of(header: &[u8; HEADERS], is_tcp: bool, realm: RealmId) -> u64 {
     let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
@@ -117,7 +118,7 @@ impl PacketPath {
         if shared.workers() > 1 && shared.worker_of_host(source.address()) != self.ledger.worker {
             return false;
         }
-        // Each way notes by itself: joined, they would ask again which one it was.
+        // Each branch records its own result, so that no later code has to test the branch again.
         match shared.transition.taker_of(realm, destination) {
             None => false,
             Some(Taker::Nat64(position, nat64)) => {
@@ -200,8 +201,8 @@ impl PacketPath {
         true
     }
 
-    /// For a host without a record, or not in its first place. Returns the packet's bit if it is
-    /// finished.
+    /// Handles a host without a record, or with one outside its home place in the table. Returns
+    /// the packet's bit if it is finished.
     #[cold]
     #[inline(never)]
     pub(super) fn enter_unexpected<S: Sink>(

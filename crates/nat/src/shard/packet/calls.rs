@@ -17,7 +17,7 @@ use crate::verdict::Verdict;
 use alg::AlgId;
 
 impl PacketPath {
-    /// GRE from inside, on the subscriber's worker.
+    /// Processes GRE from inside, on the subscriber's worker.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn call_out<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {

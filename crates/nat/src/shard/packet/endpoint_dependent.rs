@@ -48,7 +48,7 @@ impl View<'_> {
 }
 
 impl PacketPath {
-    /// None if a mapping can be used instead.
+    /// Makes an endpoint-dependent session. None if a mapping can be used instead.
     pub(in crate::shard) fn open_flow<S: Sink>(
         &mut self,
         at: Arrival<'_>,

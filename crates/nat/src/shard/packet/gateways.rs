@@ -148,7 +148,7 @@ impl PacketPath {
         }
     }
 
-    /// With the verdict of the packet that arrived.
+    /// Sends the changed packet, with the verdict of the packet that arrived.
     fn send_changed<S: Sink>(
         &mut self,
         at: Arrival<'_>,

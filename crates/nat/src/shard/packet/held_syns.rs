@@ -19,7 +19,7 @@ use crate::verdict::Verdict;
 const SYNS_PER_CALL_MAX: usize = 16;
 
 impl PacketPath {
-    /// After six seconds without a matching SYN from inside.
+    /// Answers SYNs that were held for six seconds without a matching SYN from inside.
     pub(in crate::shard) fn answer_syns<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         for _ in 0..SYNS_PER_CALL_MAX {
             let Some(syn) = self.ledger.syns.pop_due(now) else { return };
@@ -40,7 +40,7 @@ impl PacketPath {
         }
     }
 
-    /// The SYN's external endpoint has got a mapping here.
+    /// Handles a held SYN whose external endpoint has got a mapping here.
     pub(in crate::shard) fn answer_held_syn<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let key = Towards::of(parsed, Protocol::Tcp, 0).key;

@@ -303,7 +303,7 @@ impl PacketPath {
         }
     }
 
-    /// RFC 6888 REQ-6.
+    /// Passes a packet on untranslated (RFC 6888 REQ-6).
     pub(in crate::shard) fn pass_on<S: Sink>(
         &mut self,
         bytes: &mut [u8],

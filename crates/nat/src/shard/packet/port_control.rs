@@ -35,9 +35,9 @@ use crate::verdict::Verdict;
 
 pub(in crate::shard) const HEADERS: usize = ipv4::HEADER_LENGTH_MIN + wire::udp::HEADER_LENGTH;
 const TTL: u8 = 64;
-/// After a loss of state (RFC 6887 §14.1.3, RFC 6886 §3.2.1).
+/// Announcements sent after a loss of state (RFC 6887 §14.1.3, RFC 6886 §3.2.1).
 const ANNOUNCEMENTS: u8 = 10;
-/// Between the first two; then it doubles.
+/// Time between the first two announcements; then it doubles.
 const FIRST_GAP_MS: u64 = 250;
 const NOTIFIED_PER_CALL: u32 = 64;
 
@@ -45,7 +45,7 @@ const NOTIFIED_PER_CALL: u32 = 64;
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Unasked {
     announcements_left: u8,
-    /// They are about other addresses, which PCP clients learn from updates.
+    /// The announcements are about other addresses, which PCP clients learn from updates.
     only_nat_pmp: bool,
     has_other_addresses: bool,
     announcement_due_ms: u64,
@@ -58,7 +58,7 @@ fn milliseconds(at: Instant) -> u64 {
     at.as_micros() / 1_000
 }
 
-/// IPv4 and UDP.
+/// The IPv4 and UDP headers of a message.
 pub(in crate::shard) fn headers(from: Endpoint, to: Endpoint, identification: u16, payload: &[u8]) -> [u8; HEADERS] {
     let mut bytes = [0; HEADERS];
     let (header, datagram) = bytes.split_at_mut(ipv4::HEADER_LENGTH_MIN);
@@ -236,7 +236,7 @@ impl PacketPath {
         }
     }
 
-    /// Goes to all clients of each inside link.
+    /// Sends an announcement to all clients of each inside link.
     #[cold]
     fn announce<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         let sent = ANNOUNCEMENTS - self.unasked.announcements_left;
@@ -253,7 +253,7 @@ impl PacketPath {
         let mut external = shared.settings().pools.iter().flat_map(|pool| pool.addresses.iter());
         let only = match (external.next(), external.next()) {
             (Some(only), None) => only.to_bits(),
-            // Each subscriber asks for its own.
+            // With several external addresses, each subscriber asks for its own.
             _ => 0,
         };
         if policy.pcp && !self.unasked.only_nat_pmp {

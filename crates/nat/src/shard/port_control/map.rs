@@ -159,7 +159,7 @@ impl Ledger {
         if grant.mapping == 0 { Duration::ZERO } else { self.view().idle_left(asked.now, grant.mapping) }
     }
 
-    /// Those of one protocol or all that this nonce made.
+    /// Deletes the mappings of one protocol, or all, that this nonce made.
     fn delete_all(&mut self, asked: &Asked<'_>, map: &Map) -> Result<Done, Fault> {
         let protocol = match map.protocol {
             0 => None,

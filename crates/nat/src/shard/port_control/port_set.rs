@@ -36,7 +36,7 @@ impl Ledger {
         set_first..=set_first.saturating_add(set_size - 1)
     }
 
-    /// `None` if only one port is meant.
+    /// Serves a request for a set. `None` if it means only one port.
     pub(super) fn map_set(
         &mut self,
         asked: &Asked<'_>,
@@ -201,7 +201,7 @@ impl Ledger {
     /// ones.
     fn place_for_set(&mut self, asked: &Asked<'_>, request: &Request, wanted: u16) -> Option<Wish> {
         if self.state.find_live_mapping(&request.key, asked.now).is_some() {
-            // Its port is given.
+            // A mapping exists, so its port is fixed.
             return None;
         }
         let parity = asked.options.port_set.is_some_and(|set| set.parity).then_some(request.key.port % 2);

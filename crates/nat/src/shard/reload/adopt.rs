@@ -23,9 +23,9 @@ use crate::state::timers::Timers;
 use crate::time::Instant;
 use crate::types::PoolId;
 
-/// At each change; see `unsettle_some`.
+/// Records settled at each change; see `unsettle_some`.
 const SETTLED_MIN: u32 = 64;
-/// Fewer changes than there are generations.
+/// Changes within which each record is settled: fewer than there are generations.
 const SETTLED_WITHIN: u32 = 1 << 14;
 
 /// Other settings, built elsewhere so that adopting neither allocates nor frees.
@@ -35,7 +35,7 @@ pub struct Successor {
     local: Arc<LocalAddresses>,
     lifetimes: Timers,
     watch: Watch,
-    /// By pool: its old number.
+    /// For each pool: its old number.
     pools_before: Vec<Option<PoolId>>,
     /// If a gateway is enabled, for a shard that has none yet.
     control_sessions: Option<Box<AlgStore>>,
@@ -44,7 +44,7 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// From `before` to its successor `shared`.
+    /// The change from `before` to its successor `shared`.
     pub fn new(before: &Shared, shared: &Arc<Shared>) -> Successor {
         let settings = shared.settings();
         let serves = !settings.gateways.is_empty();

@@ -19,7 +19,7 @@ const VISITS_PER_CALL_MIN: u64 = 4;
 const VISITS_PER_CALL_MAX: u64 = 256;
 const REPORTS_PER_CALL_MAX: u32 = 64;
 
-/// From high indices to low ones.
+/// Progress of the walk, from high indices to low ones.
 #[derive(Debug, Default)]
 pub(in crate::shard) struct SnapshotReport {
     is_due: bool,
@@ -36,7 +36,7 @@ const GRAINS: u64 = 1 << (16 - GRAIN_SHIFT);
 const GRAIN_SHIFT: u32 = 6;
 
 impl View<'_> {
-    /// An expired mapping's end is still to come.
+    /// The event of a live mapping. Of an expired one, the end is still to be recorded.
     fn living_mapping(&self, now: Instant, index: u32) -> Option<Event> {
         let mapping = self.state.mappings.get(index);
         if !mapping.is_in_use() || !mapping.is_recorded() {

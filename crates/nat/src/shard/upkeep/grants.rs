@@ -17,12 +17,13 @@ use crate::upkeep::walk::Pace;
 
 /// As many messages as RFC 6887 §14.2 asks for.
 const UPDATES: u8 = 3;
-/// Examined for one mapping.
+/// Sessions examined for one mapping.
 const SESSIONS_MAX: usize = 64;
 /// To notify the client of a grant without a mapping.
 const NOTICE_TIME: Duration = Duration::from_secs(2);
 
-/// Expectations of gateways and calls end by themselves.
+/// True if the server that made the grant is off. Expectations of gateways and calls end by
+/// themselves.
 fn is_without_server(settings: &Settings, grant: &Grant) -> bool {
     match grant.origin() {
         Origin::Pcp => !settings.port_control.pcp,
@@ -161,7 +162,7 @@ impl Ledger {
         self.updates_pending = true;
     }
 
-    /// Of the requester, not of a third party.
+    /// Restarts the epoch time of the requester, not of a third party.
     fn reset_epoch_of(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
         let key = grant.key();
@@ -245,8 +246,8 @@ impl Ledger {
         }
     }
 
-    /// Until the grant ends, although packets restart the timer, unless the connection has ended
-    /// (RFC 6887 §12.3).
+    /// Keeps a PEER's session until the grant ends, although packets restart the timer, unless the
+    /// connection has ended (RFC 6887 §12.3).
     fn keep_peer(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
         let (Some(remote), mapping) = (grant.peer(), grant.mapping) else { return };

@@ -14,7 +14,8 @@ use crate::types::Protocol;
 use crate::upkeep::walk::Pace;
 
 impl View<'_> {
-    /// As long as the last sessions' five-tuples are held down.
+    /// Seconds that a port stays shared without sessions: as long as the last five-tuples are held
+    /// down.
     fn idle_seconds(&self, address: AddressIndex) -> u32 {
         let compiled = self.snapshot.compiled_pool(address);
         let hold_down = if compiled.reuse_at_once.filtered { Duration::ZERO } else { compiled.reuse_delay };

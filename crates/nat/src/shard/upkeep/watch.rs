@@ -23,7 +23,7 @@ use crate::types::RealmId;
 use crate::types::WorkerId;
 
 const WATCHMAN: WorkerId = WorkerId(0);
-/// Between the starts of two rounds over all pools.
+/// Time between the starts of two rounds over all pools.
 const ROUND: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
@@ -32,16 +32,16 @@ pub(in crate::shard) struct Watch {
     begins: Instant,
     pool: usize,
     address: u32,
-    /// First the protocols, then the pieces of the address's blocks.
+    /// Step at an address: first the protocols, then the pieces of its blocks.
     step: usize,
     here: [u32; Protocol::COUNT],
-    /// Ports in blocks that nobody can lease.
+    /// Ports in blocks that no subscriber can lease.
     unleasable: u32,
     /// Ports of earlier addresses that no other subscriber can get.
     used: [u64; Protocol::COUNT],
     total: [u64; Protocol::COUNT],
     fullest: [u8; Protocol::COUNT],
-    /// By pool and protocol: above the threshold.
+    /// By pool and protocol: true if it is above the threshold.
     is_above: Box<[[bool; Protocol::COUNT]]>,
 }
 

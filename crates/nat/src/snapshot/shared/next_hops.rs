@@ -138,7 +138,7 @@ impl Shared {
         routes.lookup(destination).and_then(|value| self.hop_of(value, destination))
     }
 
-    /// For [`RouteCache::set_ways`].
+    /// The departure of a coarse entry, for [`RouteCache::set_ways`].
     pub(crate) fn way_of(&self, leaf: u8) -> Option<Departure> {
         let value = routes::value_of(leaf)?;
         // Groups and hosts of live routes have no coarse entry.

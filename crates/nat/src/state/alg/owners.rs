@@ -12,7 +12,6 @@ pub(super) struct Owner {
     pub(super) sessions: u32,
     /// Directions with held data.
     pub(super) held: u16,
-    /// Length of `clients`.
     pub(super) client_count: u16,
     /// See [`super::Spare`].
     pub(super) asked: Queue,

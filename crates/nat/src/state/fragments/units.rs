@@ -14,7 +14,7 @@ impl Units {
 pub(super) enum Fit {
     New,
     Duplicate,
-    /// Arrived in part, or cut differently.
+    /// Some of it arrived before, or was cut differently.
     Overlap,
 }
 

@@ -13,7 +13,7 @@ use super::SubscriberStore;
 use crate::state::bucket::Bucket;
 use crate::types::RealmId;
 
-/// A list in order of time; 0 for none.
+/// A list of lapsed records in order of time; 0 for none.
 #[derive(Debug, Default)]
 pub(super) struct Lapsed {
     oldest: u32,
@@ -125,7 +125,7 @@ impl SubscriberStore {
         self.erase(slot);
     }
 
-    /// Unpaired; its next mapping finds the pool.
+    /// Turns a lapsed record into a subscriber that is not paired; its next mapping finds the pool.
     pub(crate) fn revive(&mut self, slot: u32, generation: u16) {
         self.unlink(slot);
         let record = &mut self.records[slot as usize];
