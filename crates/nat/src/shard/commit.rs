@@ -52,7 +52,8 @@ use core::sync::atomic::Ordering;
 /// All but the first follow a lost race.
 pub(super) const ATTEMPTS: usize = 64;
 
-/// Another worker was faster; nothing has changed.
+/// Another worker was faster; nothing has changed. A full table is no reason: the decision has
+/// found room, and no other worker takes it.
 pub(super) struct Lost;
 
 impl Ledger {
@@ -89,11 +90,17 @@ impl Ledger {
         let address = new.external.address;
         let slot = match new.owner.slot {
             Some(slot) if new.entered.is_none() && new.owner.released.is_none() => slot,
-            _ => self.commit_subscriber(now, *new).ok_or(Lost)?,
+            _ => {
+                let slot = self.commit_subscriber(now, *new);
+                debug_assert!(slot.is_some(), "the decision has found room for the subscriber");
+                slot.ok_or(Lost)?
+            }
         };
         self.note_source(now, slot, new, port, account);
         let external = Endpoint::new(self.shared.address(address), port);
-        let index = self.state.mappings.insert(&new.key, slot, external, now, session).ok_or(Lost)?;
+        let index = self.state.mappings.insert(&new.key, slot, external, now, session);
+        debug_assert!(index.is_some(), "the decision has found room for the mapping");
+        let index = index.ok_or(Lost)?;
         let entered = self.state.outbound.insert(new.hash, index.0);
         self.created.note(new.hash);
         self.state.subscribers.hosts.retain(new.key.address);
@@ -316,7 +323,9 @@ impl Ledger {
                 SessionRef::Inline
             }
             SessionPlace::Extra => {
-                SessionRef::Extra(self.state.sessions.insert(index, mapping, new, by, now).unwrap_or_default())
+                let extra = self.state.sessions.insert(index, mapping, new, by, now);
+                debug_assert!(extra.is_some(), "the decision has found room for the session");
+                SessionRef::Extra(extra.unwrap_or_default())
             }
         };
         if place != SessionPlace::First {
