@@ -44,8 +44,8 @@ pub struct Want {
     /// Only if the session has announced it before and its peer may still use it: perhaps it is the
     /// outside that has named it now.
     pub renews: bool,
-    /// The protocol has one such port at a time, so the oldest of the session that nobody has used
-    /// gives way where there are too many.
+    /// The protocol has one such port at a time, so the session's oldest unused one gives way if
+    /// there are too many.
     pub replaces: bool,
 }
 

@@ -47,7 +47,7 @@ const STARTS: &[&[u8]] = &[
 ];
 /// Bytes of the longest start.
 const START_MAX: usize = 10;
-/// A signature, what is signed, and where its certificate is (RFC 8224 §4): nobody reads them.
+/// A signature, what is signed, and where its certificate is (RFC 8224 §4): they are not read.
 const LONG: &[&[u8]] = &[b"Identity", b"y"];
 const SHAPE: Shape =
     Shape { starts: STARTS, start_max: START_MAX, is_start, is_length, has_read_body: true, long: LONG };
@@ -207,7 +207,7 @@ fn read_message(
         let value = text::skip_blanks(message, from);
         match field(name) {
             Some(Field::Expires) => expires = text::seconds(text::part(message, value, to)),
-            // No number, or two of them: where the body ends is anybody's guess.
+            // No number, or two of them: it is unknown where the body ends.
             Some(Field::Length) if length.is_none() => length = Some(text::whole_number(message, from, to)?),
             Some(Field::Length) => return None,
             Some(Field::Type) => {
@@ -240,11 +240,11 @@ fn read_message(
     if is_request && !context.from_inside {
         memory.flags |= ASKED;
     }
-    // What it relays was written by somebody else, and what it answers unread may be anything: both
+    // What it relays was written by another host, and what it answers unread may be anything: both
     // open nothing.
     let is_of_others = if is_request { hops > 1 } else { memory.flags & ASKED == 0 };
     // A server's own endpoint is that of the session. All others that its answers name may be what
-    // somebody else has registered; so may those that a client lists in answers like a registrar's
+    // another client has registered; so may those that a client lists in answers like a registrar's
     // or a redirect server's (RFC 3261 §10.3, §21.3, §21.4.23).
     let is_list = registers || text::starts(message, b"SIP/2.0 3") || text::starts(message, b"SIP/2.0 485");
     let lists_others = !is_request && (!context.from_client || context.serves || is_list);
@@ -280,8 +280,8 @@ fn read_message(
         }
     }
     // Last, because it may name the port of a contact. A side has written those of its requests,
-    // which the answers repeat; all others are somebody else's, perhaps behind the same address.
-    // Of several, a phone has written the topmost.
+    // which the answers repeat; all others belong to another client, perhaps behind the same
+    // address. Of several, a phone has written the topmost.
     let names_sender = hops > 0 && is_request == context.from_inside;
     let vias = fields(message, line_end).filter(|(name, ..)| matches!(field(name), Some(Field::Via)));
     for (_, from, to) in vias.take(usize::from(names_sender)) {
@@ -308,8 +308,8 @@ fn read_message(
 }
 
 /// What a message says about a call that the inside asks for. `invites`: by its `CSeq`. Only the
-/// inside announces something by its requests, so nobody outside can keep what it has not asked
-/// for.
+/// inside announces something by its requests, so no host outside can keep what the inside has not
+/// asked for.
 fn call_step(context: &Context<'_>, message: &[u8], invites: bool) -> Option<CallStep> {
     let starts = |start| text::starts(message, start);
     match () {

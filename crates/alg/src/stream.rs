@@ -190,7 +190,7 @@ impl Held {
     }
 
     fn kept(&self) -> &[Correction] {
-        // Most of those who ask look at each.
+        // Most callers look at each.
         work::count(self.kept_len);
         &self.kept[..self.kept_len]
     }

@@ -1,4 +1,4 @@
-//! Who may ask what: Host, login, role, and how often.
+//! What a request may ask: Host, login, role, and how often.
 
 use core::net::IpAddr;
 use std::collections::HashMap;
@@ -40,7 +40,7 @@ use crate::wrong_logins::Place;
 use crate::wrong_logins::WrongLogins;
 
 /// Places whose rate of requests is known. The one that has been silent for longest is forgotten
-/// for a further one, so that nobody is refused because others fill the table.
+/// for a further one, so that no client is refused because others fill the table.
 const PLACES_MAX: usize = 4096;
 /// Requests a second from one place, and how many may come at once.
 const REQUESTS_PER_SECOND: f64 = 100.0;
@@ -85,7 +85,7 @@ impl Peer {
     }
 }
 
-/// Who sent a request.
+/// The sender of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Principal {
     name: String,
@@ -149,7 +149,7 @@ struct Budget {
 #[derive(Clone, Debug)]
 struct Denied(Actor);
 
-/// The refusals of this minute. Bounded, so that nobody fills the logs with them.
+/// The refusals of this minute. Bounded, so that no client fills the logs with them.
 #[derive(Debug)]
 struct Refusals {
     since: Instant,
@@ -329,7 +329,7 @@ impl Access {
     ///
     /// A right token that was verified before is let through whatever others send from its place:
     /// its keyed hash is known, which costs next to nothing. Only a random secret, though: this way
-    /// has the rate of requests as its only limit, and guesses at a secret that somebody made up
+    /// has the rate of requests as its only limit, and guesses at a secret that a person made up
     /// must have the one of wrong logins.
     async fn user_of(self: &Arc<Access>, token: String, peer: &Peer) -> Result<Option<usize>, Refused> {
         // Without a hash to check there is no guess to count: a name without a secret, or no user.
@@ -374,7 +374,7 @@ impl Access {
                 self.principal(index, peer, false)
             }
             Peer::Tcp { certificate: None, address } => {
-                // Nobody is named in the configuration, and the address is this machine's own.
+                // The configuration names no user, and the address is this machine's own.
                 let open = self.settings.users.is_empty() && address.is_loopback();
                 let anonymous = || Principal {
                     name: "anonymous".to_owned(),
@@ -515,8 +515,8 @@ pub(crate) async fn admit(
         target: "natrix", object = "api", from, status, unreported,
         "refused {action} of {who}: {problem}"
     );
-    // Only who has a login is refused for the role, and only of a lookup, a change, or what is for
-    // those who make changes.
+    // Only a user with a login is refused for the role, and only of a lookup, a change, or what is
+    // for users that make changes.
     if let Some(actor) = actor {
         let subject = uri.query().unwrap_or_default().to_owned();
         let result = Some(format!("refused: {problem}"));
@@ -554,8 +554,8 @@ async fn with_body(request: Request) -> Result<Request, Refused> {
     }
 }
 
-/// For every request but those without a login: who it is, and whether the role suffices. Only
-/// then its body is read: it takes memory.
+/// For every request but those without a login: the user, and whether the role suffices. Only then
+/// its body is read: it takes memory.
 pub(crate) async fn authorize(
     State((access, needed)): State<(Arc<Access>, Needed)>,
     Extension(peer): Extension<Peer>,
@@ -582,7 +582,7 @@ pub(crate) async fn authorize(
         false if is_data(request.uri()) => check_site(request.headers()),
         false => Ok(()),
     });
-    // Who may not ask at all is refused for that, and recorded.
+    // A user that may not ask at all is refused for that, and recorded.
     let permitted = permitted.and(wrong_case);
     let actor = principal.actor();
     let mut response = match permitted {
@@ -715,7 +715,7 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             tokio::task::yield_now().await;
-            // Meanwhile the same token was verified for another request, and somebody guessed.
+            // Meanwhile the same token was verified for another request, and a client guessed.
             assert_eq!(access.verify(&token), Some(0));
             let peer = Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: None };
             (0..10).for_each(|_| access.count_wrong_login(&peer, WRONG));
@@ -778,11 +778,11 @@ mod tests {
     async fn guesses_at_a_name_from_many_places_are_bounded() {
         let (access, token) = access();
         assert_eq!(guesses(&access, (0..=255).map(|last| [198, 51, 100, last].into()), WRONG).await, 100);
-        // Nobody guesses a random secret, so its owner need not wait.
+        // A random secret cannot be guessed, so its owner need not wait.
         assert_eq!(log_in(&access, &token, 1).await, HashMap::from([(StatusCode::OK, 1)]));
         let other = token.replace("noc", "other");
         assert_eq!(log_in(&access, &other, 1).await, HashMap::from([(StatusCode::OK, 1)]));
-        // The owner of one that somebody made up has to.
+        // The owner of a secret that a person made up has to.
         let (access, token) = access_with("secret");
         assert_eq!(guesses(&access, (0..100).map(|last| [198, 51, 100, last].into()), WRONG).await, 100);
         assert_eq!(log_in(&access, &token, 1).await, HashMap::from([(StatusCode::TOO_MANY_REQUESTS, 1)]));

@@ -145,7 +145,7 @@ impl From<ClientError> for Refused {
     fn from(error: ClientError) -> Refused {
         match error {
             ClientError::Refused(fault) => refused_by(fault),
-            // Its text names the socket, which is nobody's business here.
+            // Its text names the socket, which no client needs to know.
             _ => {
                 let remedy = "try again; see the log of the daemon if it goes on";
                 let fault = Fault::new("instance", "does not answer", remedy);

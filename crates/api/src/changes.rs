@@ -103,7 +103,8 @@ pub(crate) struct Planned {
     plan: Value,
 }
 
-/// Below so many, a count is not for who may not look subscribers up: a text may be about a few.
+/// Below so many, a count is not for a user that may not look subscribers up: a text may be about a
+/// few.
 const FEW: u64 = 10;
 
 /// A part of a plan. With `audit` it has all counts; else those below [`FEW`] are null, zero too,
@@ -153,8 +154,8 @@ struct Answered {
     refused: Option<Fault>,
 }
 
-/// The same, bounded by what its sender may decide: who may not look subscribers up must not have
-/// their records sent elsewhere either.
+/// The same, bounded by what its sender may decide: a user that may not look subscribers up must
+/// not have their records sent elsewhere either.
 fn bounded(config: NewConfig, principal: &Principal) -> NewConfig {
     NewConfig { keep_records: !principal.permits(Role::Audit), ..config }
 }

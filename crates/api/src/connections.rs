@@ -4,7 +4,7 @@
 //! one takes the place of one without a login: the oldest that waits for a request, or else the
 //! newest whose request waits for an answer, because the older ones are answered first. Of all
 //! places it is one of that with most of them. So a flood without a login ends its own connections,
-//! and keeps out nobody who can log in.
+//! and keeps out no user that can log in.
 
 use core::cmp::Reverse;
 use core::future::Future;

@@ -92,7 +92,8 @@ fn name_statuses(document: &mut utoipa::openapi::OpenApi) {
     }
 }
 
-/// Counts of a plan or rule are null where there are few, for who may not look subscribers up.
+/// Counts of a plan or rule are null where there are few, for users that may not look subscribers
+/// up.
 fn allow_few(document: &mut utoipa::openapi::OpenApi) {
     let schemas = document.components.iter_mut().flat_map(|components| components.schemas.iter_mut());
     for (name, schema) in schemas {

@@ -1,7 +1,7 @@
 //! The store of the event log: what it has, its signed head, whether it is whole, and an export.
 //!
-//! The server asks the store itself, without the instance; the instance only records who asked.
-//! What lasts has two records: one before it begins, and one of what came of it.
+//! The server asks the store itself, without the instance; the instance only records the user that
+//! asked. What lasts has two records: one before it begins, and one of what came of it.
 
 use core::convert::Infallible;
 use std::io;
@@ -152,7 +152,7 @@ pub fn result_of_verify(faults: usize) -> String {
 pub struct EventLog {
     /// Which time that is.
     pub times: Times,
-    /// Who had an endpoint.
+    /// The holder of an endpoint at a time.
     pub past: Past,
     /// How much is in it.
     pub stat: LogStat,
@@ -338,8 +338,8 @@ const NOTE: HeaderName = HeaderName::from_static("x-natrix-note");
 /// Some hundred bytes each at most.
 const NOTES_MAX: usize = 8;
 
-/// The intervals of a time, as they are read: who held what. An answer that is cut off is one that
-/// failed.
+/// The intervals of a time, as they are read: holders and what they held. An answer that is cut off
+/// is one that failed.
 #[utoipa::path(get, path = "/api/v1/log/export", tag = "log", params(ExportQuestion), responses(
     (status = OK, description = "The intervals", headers(
         ("X-Natrix-Complete" = bool, description = "False if records of that time are missing"),

@@ -1,7 +1,7 @@
-//! Who follows the figures: pages that are open, and streams of notifications.
+//! What follows the figures: pages that are open, and streams of notifications.
 //!
-//! One user may have half of the places, so that nobody with a token can take the figures from the
-//! pages of all others.
+//! One user may have half of the places, so that no single user with a token can take the figures
+//! from the pages of all others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const OF_ONE_USER_MAX: usize = FOLLOWERS_MAX / 2;
 pub(crate) struct Followers(Arc<Mutex<HashMap<String, usize>>>);
 
 impl Followers {
-    /// A place for a user, who has it until it is dropped. `object` is what is asked for.
+    /// A place for a user, kept until it is dropped. `object` is what is asked for.
     ///
     /// # Errors
     /// There is none.

@@ -70,7 +70,7 @@ pub enum ServeError {
 }
 
 /// Serves until standard input ends, which it does when the process that started this one ends.
-/// `past` answers who had an address at an earlier time.
+/// `past` answers which subscriber had an address at an earlier time.
 ///
 /// # Errors
 /// [`ServeError`]: it could not start.
@@ -286,7 +286,7 @@ mod tests {
                 let peer = Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: None };
                 of_client.talk(stream, peer, Arc::default()).await;
             });
-            // The rest of the body does not come: who waits for it answers 408.
+            // The rest of the body does not come: the handler that waits for it answers 408.
             let head = format!("POST /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhalf");
             client.write_all(head.as_bytes()).await.unwrap();
             let mut answer = String::new();

@@ -1,4 +1,4 @@
-//! Who has or had an address. Each lookup needs the role `audit` and is recorded.
+//! The present or past holder of an address. Each lookup needs the role `audit` and is recorded.
 
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -177,13 +177,13 @@ fn check_remote(remote: &str, is_past: bool) -> Result<(), Refused> {
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum Found {
-    /// Who has it now.
+    /// The holder now.
     Now(Page<FindAnswer>),
-    /// Who had it then.
+    /// The holder then.
     Then(PastFound),
 }
 
-/// Who has or had an endpoint.
+/// The present or past holder of an endpoint.
 #[utoipa::path(get, path = "/api/v1/find", tag = "lookups", params(Asked), responses(
     (status = OK, description = "Its holders; an endpoint without a holder has one answer too", body = Found),
     (status = "4XX", description = "Refused", body = ErrorBody),
@@ -222,7 +222,7 @@ pub(crate) async fn find(
         let _turn = turn;
         let goes_on = || still_wanted.load(Ordering::Relaxed);
         let answered = past(&question, &goes_on);
-        // Recorded before it is sent, and also if nobody waits for it any more.
+        // Recorded before it is sent, and also if no client waits for it any more.
         let result = match &answered {
             // As an export: a question that is wrong is no lookup.
             Err(NotAnswered::Question(_)) => return answered.map_err(Refused::from),
@@ -249,7 +249,7 @@ pub(crate) struct AuditPage {
     cursor: Option<String>,
 }
 
-/// Who changed or looked up what, the latest first.
+/// Changes and lookups with their users, the latest first.
 #[utoipa::path(get, path = "/api/v1/audit", tag = "lookups", params(AuditPage), responses(
     (status = OK, description = "Records", body = Page<control::AuditRecord>),
     (status = "4XX", description = "Refused", body = ErrorBody),

@@ -1,5 +1,5 @@
 //! The notifications of ietf-nat (RFC 8512) as an event stream of RESTCONF (RFC 8040 §6). The data
-//! can only be read, so who subscribes names the thresholds.
+//! can only be read, so the subscriber to a stream names the thresholds.
 
 use core::convert::Infallible;
 use std::collections::HashMap;

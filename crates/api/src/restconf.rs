@@ -265,7 +265,8 @@ fn capabilities() -> Value {
     })
 }
 
-/// The most permissive of a pool, so that nobody counts on a filter that not every transport has.
+/// The most permissive of a pool, so that no operator counts on a filter that not every transport
+/// has.
 fn filtering(pool: &Pool) -> &'static str {
     let each = [pool.filtering.udp, pool.filtering.tcp, pool.filtering.icmp];
     if each.contains(&Filtering::EndpointIndependent) {

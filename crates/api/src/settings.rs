@@ -17,7 +17,7 @@ pub struct Settings {
     pub hosts: Vec<String>,
     /// The certificate; None for plain HTTP.
     pub tls: Option<Tls>,
-    /// Who may log in.
+    /// Users that may log in.
     pub users: Vec<User>,
     /// The control socket of the instance.
     pub control: PathBuf,

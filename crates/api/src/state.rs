@@ -376,7 +376,7 @@ pub(crate) async fn rules(
 /// long or longer may be about one subscriber.
 const SITE_BITS: u8 = 48;
 
-/// Who may change rules could name one subscriber in a rule, and read what it does.
+/// A user that may change rules could name one subscriber in a rule, and read what it does.
 fn rule_without_few(rule: control::Rule) -> serde_json::Value {
     let names_one = rule.target_hits.len() == 1
         || match rule.inside {

@@ -36,7 +36,7 @@ impl Token {
     }
 }
 
-/// True if the secret of `token` is one that [`Token::new`] can have made, which nobody guesses.
+/// True if the secret of `token` is one that [`Token::new`] can have made, which cannot be guessed.
 pub(crate) fn is_random(token: &str) -> bool {
     let secret = token.split_once(':').map_or("", |(_, secret)| secret);
     secret.len() == 2 * SECRET_BYTES && secret.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))

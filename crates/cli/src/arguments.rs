@@ -159,7 +159,7 @@ pub enum ClientCommand {
     Trace(Trace),
     /// Show a dashboard in the terminal
     Top(Top),
-    /// Show who changed or looked up what, the latest first
+    /// Show changes and lookups with their users, the latest first
     Audit(Audit),
 }
 

@@ -35,7 +35,7 @@ pub(crate) fn drain(arguments: &Drain, out: &mut dyn Write, notes: &mut dyn Writ
     let begun = Instant::now();
     let (mut quiet, mut is_told) = (0, false);
     let mut forwarded = None;
-    // Flows may pause for longer than anybody would call quiet.
+    // Flows may pause for longer than seems quiet.
     let is_done = |quiet: u32, sessions: Option<u64>| match arguments.until {
         DrainUntil::Quiet => quiet >= QUIET_LOOKS,
         DrainUntil::Empty => quiet >= QUIET_LOOKS && sessions == Some(0),

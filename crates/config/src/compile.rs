@@ -70,9 +70,9 @@ pub fn parse_following(text: &str, file_name: &str, machine: &Machine, before: &
     compile(text, machine, Some(before), Report::new(file_name, text))
 }
 
-/// As [`parse_following`], for a text that somebody sent in place of the file `file_name`. Files of
-/// rules must lie in its folder, and faults of these files do not show what is in them: who sends a
-/// text may not read all that this process may.
+/// As [`parse_following`], for a text that a client sent in place of the file `file_name`. Files of
+/// rules must lie in its folder, and faults of these files do not show what is in them: a client
+/// that sends a text may not read all that this process may.
 ///
 /// # Errors
 /// Every fault of the text, by line.

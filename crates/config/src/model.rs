@@ -1,5 +1,5 @@
-//! The compiled snapshot: everything a configuration file says, checked and in the types of those
-//! who use it.
+//! The compiled snapshot: everything a configuration file says, checked and in the types of the
+//! crates that use it.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -161,7 +161,7 @@ pub struct Http {
     pub hosts: Vec<String>,
     /// Its certificate; there is one unless it listens on loopback or a Unix socket.
     pub tls: Option<HttpTls>,
-    /// Who may use it.
+    /// Users that may use it.
     pub users: Vec<HttpUser>,
 }
 

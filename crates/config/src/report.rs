@@ -44,7 +44,7 @@ pub(crate) struct Report<'a> {
     files: usize,
     /// Faults that were not kept, as there were so many of their file.
     unreported: usize,
-    /// Whether somebody sent the text, who may not read all that this process may.
+    /// Whether a client sent the text that may not read all that this process may.
     is_sent: bool,
 }
 
@@ -72,12 +72,12 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// The same about a text that somebody sent: faults of other files do not show what is in them.
+    /// The same about a text that a client sent: faults of other files do not show what is in them.
     pub(crate) fn of_sent(self) -> Report<'a> {
         Report { is_sent: true, ..self }
     }
 
-    /// Whether somebody sent the text, who may not read all that this process may.
+    /// Whether a client sent the text that may not read all that this process may.
     pub(crate) fn is_sent(&self) -> bool {
         self.is_sent
     }

@@ -65,7 +65,7 @@ pub enum ClientError {
 const NO_ANSWER: &str = "no answer in time";
 
 impl ClientError {
-    /// True if nobody listens: there is no socket, or only its file.
+    /// True if no process listens: there is no socket, or only its file.
     pub fn is_not_running(&self) -> bool {
         let kinds = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
         matches!(self, ClientError::Connect { source, .. } if kinds.contains(&source.kind()))

@@ -23,7 +23,7 @@ pub struct Hello {
     pub actor: Option<Actor>,
 }
 
-/// Who asks, for the audit log.
+/// The user that asks, for the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actor {
     /// Name of the user.

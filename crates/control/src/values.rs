@@ -487,7 +487,7 @@ mod tests {
         assert_eq!("::FFFF:cb00:7107".parse::<FindAddress>(), "203.0.113.7".parse());
         assert_eq!("::ffff:203.0.113.7".parse::<Prefix>(), "203.0.113.7".parse());
         assert_eq!("::ffff:203.0.113.0/120".parse::<AnyPrefix>(), "203.0.113.0/24".parse());
-        // Prefixes of IPv6 hosts have none, and a question about them must not find nobody.
+        // Prefixes of IPv6 hosts have none, and a question about them must not find no holder.
         for text in ["::ffff:203.0.113.7", "::ffff:203.0.113.0/120"] {
             assert!(text.parse::<Prefix6>().unwrap_err().to_string().contains("write it as IPv4"), "{text}");
         }

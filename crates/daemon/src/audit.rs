@@ -1,4 +1,5 @@
-//! The audit log: who changed or looked up what. One line of JSON for each change and lookup.
+//! The audit log: changes and lookups, with their users. One line of JSON for each change and
+//! lookup.
 //!
 //! What lasts, such as a change, has a line before it begins and one at its end, with the same id.
 //! Pages have one of the two: the line of the end once it is there.
@@ -119,7 +120,7 @@ impl Drop for Begun<'_> {
 impl Audit {
     /// An audit log in the file `path`, which is created if it can be.
     pub fn new(path: PathBuf) -> Audit {
-        // Without the package nobody has made it. If it cannot be made, the first record says so.
+        // Without the package it does not exist. If it cannot be made, the first record says so.
         if let Some(folder) = path.parent().filter(|folder| *folder == Path::new(config::LOG_FOLDER)) {
             let _ = DirBuilder::new().mode(0o750).create(folder);
         }

@@ -1,7 +1,7 @@
 //! Devices of the kernel that ports are on top of (AF_XDP, packet sockets), and their links.
 //!
 //! The drivers of such ports report a link that is up, whatever the device does. A device that is
-//! removed, or moved to another network namespace, is lost to its port for good: the kernel has
+//! removed, or moved to another network namespace, is lost to its port permanently: the kernel has
 //! closed the port's socket, and a new device of the same name is not the old one.
 
 use crate::kernel::ingress::DRIVERS_OF_COPIES;

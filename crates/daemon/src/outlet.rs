@@ -100,8 +100,8 @@ pub struct LinkCounters {
     pub arp_replies: u64,
     /// ARP requests and probes sent.
     pub arp_requests: u64,
-    /// ARP packets (RFC 5227 §2.4) and neighbour messages in which somebody else claimed an address
-    /// of ours.
+    /// ARP packets (RFC 5227 §2.4) and neighbour messages in which another station claimed an
+    /// address of ours.
     pub address_conflicts: u64,
     /// Packets Natrix made itself that found no neighbour, no buffer, or a full queue.
     pub originated_dropped: u64,
@@ -355,7 +355,7 @@ impl<I: Io> Outlet<I> {
     #[inline]
     pub(crate) fn maintain(&mut self) {
         while let Some(announcement) = self.announcer.next(self.now) {
-            // RFC 5227 §2.1.1: a probe has no sender address, so that it spoils nobody's cache.
+            // RFC 5227 §2.1.1: a probe has no sender address, so that it spoils no cache.
             let sender = if announcement.probe { 0 } else { announcement.address };
             self.send_request(announcement.interface, sender, announcement.address, None);
         }

@@ -94,7 +94,7 @@ pub fn run_on<I: Io + Send + 'static>(
     let running = Running::start(Start { config, config_path, version, socket, ios, log }, prepare)?;
     if let Some(warning) = plan.warning(missed_bytes.saturating_add(mem::missed_bytes())) {
         match config.dpdk.hugepages {
-            // Who wants none knows what it costs.
+            // An operator that wants none knows what it costs.
             Hugepages::Off => log.info(&warning),
             Hugepages::Auto | Hugepages::Required => log.warn(&warning),
         }

@@ -266,7 +266,7 @@ impl Running {
     pub fn stop(self) -> Vec<Snapshot> {
         let Running { keeper, kernel, server, ticker, fleet, exporter, grants, _quarantine, instance, log } = self;
         instance.set_state(RunState::Draining);
-        // Neighbours send elsewhere before nobody listens.
+        // Neighbours send elsewhere before no worker listens.
         drop(keeper);
         let panics = fleet.panics();
         let last = fleet.stop();

@@ -26,8 +26,7 @@ impl Saved {
 
     /// Puts back what the file had.
     ///
-    /// # Errors
-    /// Somebody has changed the file since, or it cannot be written. It is left as it is.
+    /// # Errors The file was changed since, or it cannot be written. It is left as it is.
     pub(crate) fn undone(self) -> io::Result<Saved> {
         let Saved { path, before, after } = self;
         if fs::read_to_string(&path)? != after {

@@ -407,7 +407,8 @@ impl Asker {
         Asker { uid, is_owner: is_owner(stream), recorded: Recorded::default() }
     }
 
-    /// Who asks, for the audit log. Only the daemon's own user may ask for somebody else: the API.
+    /// The user that asks, for the audit log. Only the daemon's own user, which is the API's, may
+    /// ask for another.
     fn actor(&self, claimed: Option<&Actor>) -> Actor {
         match claimed {
             Some(actor) if self.is_owner && !actor.who.is_empty() => actor.clone(),

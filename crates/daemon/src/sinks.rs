@@ -53,7 +53,7 @@ pub struct Sinks {
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Asks the workers to report all live state when a sink could not send some records, or begins
-/// while the workers run: until then it does not know who is bound to which address.
+/// while the workers run: until then it does not know which subscriber is bound to which address.
 #[derive(Debug)]
 struct Reports {
     opened: Arc<LogsOpened>,

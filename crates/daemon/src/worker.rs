@@ -9,7 +9,7 @@
 //!                                  └──► HandOff ──► rings to other workers
 //! ```
 //!
-//! A worker has no thread and no clock of its own: somebody calls [`Worker::poll`] with the time.
+//! A worker has no thread and no clock of its own: its caller calls [`Worker::poll`] with the time.
 //! So the same code runs on a pinned thread, over a capture, and in a simulation with a virtual
 //! clock.
 
@@ -109,7 +109,7 @@ pub enum LinkMode {
     Live,
     /// There are none, as with a capture taken elsewhere: every unicast frame is for us, whatever
     /// station it was sent to, and next hops have made-up stations (`02:00`, then the address), so
-    /// that nobody needs to answer.
+    /// that no station needs to answer.
     Offline,
 }
 
@@ -447,7 +447,7 @@ impl<I: Io> Worker<I> {
                 // Its lines are another core's. They are on their way until the packets behind it
                 // have been taken, too.
                 buffer.prefetch();
-                // An error Natrix made itself is no packet received, so it is in nobody's balance.
+                // An error Natrix made itself is no packet received, so it is in no balance.
                 if !meta.stage.is_own() {
                     self.shard.counters_mut().taken_over += 1;
                 }

@@ -56,8 +56,8 @@ impl Names {
     }
 }
 
-/// Appends one line, with its end of line. `unix_us` is the time of the event.
-/// `who` is its subscriber ([`crate::HostNames`]).
+/// Appends one line, with its end of line. `unix_us` is the time of the event. Its subscriber comes
+/// from [`crate::HostNames`].
 pub fn write_line(out: &mut Vec<u8>, worker: WorkerId, event: &Event, who: Subscriber, unix_us: u64, names: &Names) {
     write_with(out, &mut UtcText::default(), worker, (event, who), unix_us, names);
 }

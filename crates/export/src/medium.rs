@@ -252,7 +252,7 @@ mod tests {
         let _ = fs::remove_file(&path);
         Files::new(path.clone(), 1).open().unwrap();
         let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
-        // What was there before keeps the mode that somebody gave it.
+        // What was there before keeps the mode that it was given.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o604)).unwrap();
         Files::new(path.clone(), 1).open().unwrap();
         let kept = fs::metadata(&path).unwrap().permissions().mode() & 0o777;

@@ -5,7 +5,7 @@
 //!                  └────────── one thread a sink ──────────┘
 //! ```
 //!
-//! The store is the spool: a sink reads what the store has written, so a slow one delays nobody,
+//! The store is the spool: a sink reads what the store has written, so a slow one delays no other,
 //! and one that was away continues where it was.
 
 mod encoder;

@@ -53,8 +53,9 @@ fn routes<P: Family>(bytes: &[u8]) {
 }
 
 /// A frame has one class, whatever its bytes: ARP is `neighbour`, only a neighbour sends `bfd`,
-/// `bfd_echo` and `bgp`, and only a neighbour, or anybody to a group of the link, `routing`. What a
-/// router has forwarded is no `bfd`. No class gets more than its rate, and none takes from another.
+/// `bfd_echo` and `bgp`, and only a neighbour, or any sender to a group of the link, `routing`.
+/// What a router has forwarded is no `bfd`. No class gets more than its rate, and none takes from
+/// another.
 ///
 /// A step is the time since the one before, in units of 50 microseconds, whether the source is on
 /// the link, the length of the frame, and the frame.

@@ -11,7 +11,7 @@ use nat::Protocol;
 use nat::types::InsideHost;
 use nat::view::BalancedView;
 
-/// Who has this endpoint?
+/// Which subscriber has this endpoint?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked<'a> {
     /// External or internal.

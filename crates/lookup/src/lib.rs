@@ -1,4 +1,4 @@
-//! Who has, or had, an endpoint: three sources for `natrix find`.
+//! The present or past holder of an endpoint: three sources for `natrix find`.
 //!
 //! | source | answers from | knows |
 //! |---|---|---|

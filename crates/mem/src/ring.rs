@@ -125,7 +125,7 @@ impl<T> Drop for Shared<T> {
             position = position.wrapping_add(1);
         }
         let slots = NonNull::slice_from_raw_parts(self.slots, self.capacity);
-        // SAFETY: both were leaked by `on_heap` and nobody else has them.
+        // SAFETY: both were leaked by `on_heap` and have no other owner.
         unsafe { drop((Box::from_raw(self.positions.as_ptr()), Box::from_raw(slots.as_ptr()))) };
     }
 }
@@ -310,7 +310,7 @@ impl<T: Send> Producer<T> {
 }
 
 impl<T> Drop for Producer<T> {
-    /// The ring drops staged items that nobody pops.
+    /// The ring drops staged items that are not popped.
     fn drop(&mut self) {
         self.shared.positions().tail.0.store(self.tail, Ordering::Release);
     }

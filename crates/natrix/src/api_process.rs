@@ -36,7 +36,7 @@ pub(crate) fn start(config: &Config) -> Result<Option<Watched>, Failure> {
 fn settings(http: &Http, config: &Config) -> Settings {
     let users = http.users.iter().map(|user| {
         // A fault of the API stops no packets: without its group the user is still one of the list,
-        // which keeps the API from serving everyone on loopback, but nobody is its member.
+        // which keeps the API from serving everyone on loopback, but no user is its member.
         let group = user.group.as_ref().and_then(|group| group_of(group));
         let role = match user.role {
             HttpRole::View => Role::View,

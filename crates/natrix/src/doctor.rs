@@ -218,7 +218,7 @@ fn reverse_path(files: &Files, config: &Config) -> Option<Finding> {
     Some(finding("reverse path", Level::Warning, seen, "sysctl -w net.ipv4.conf.all.rp_filter=2"))
 }
 
-/// Packets pass without the groups of the API, but nobody is a member of them.
+/// Packets pass without the groups of the API, but no user is a member of them.
 fn groups(config: &Config) -> Option<Finding> {
     let http = config.http.as_ref().filter(|http| http.users.iter().any(|user| user.group.is_some()))?;
     let missing: Vec<&str> = http_group::users_without_group(http).map(|(_, group)| group).collect();

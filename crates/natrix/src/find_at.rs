@@ -53,7 +53,7 @@ enum Origin {
     Files,
 }
 
-/// Who asks, about which time, and whether the answer is still wanted.
+/// The user that asks, the time in question, and whether the answer is still wanted.
 #[derive(Clone, Copy)]
 struct Asker<'a> {
     origin: Origin,
@@ -278,7 +278,7 @@ pub(crate) struct Sifted {
 }
 
 /// Leaves out flows that are towards other remote endpoints. Holders without a recorded destination
-/// stay, because nobody knows whether it was this one.
+/// stay, because it is unknown whether it was this one.
 fn only_towards(remote: Remote, found: &mut Found, slices: usize) -> Sifted {
     let has_remote = |holder: &Holder| holder.remote.filter(|(address, _)| !address.is_unspecified());
     let before = found.holders.len();
@@ -328,9 +328,9 @@ fn print_page(
     Ok(Answered { outcome, next })
 }
 
-/// Notes which holders of a second, or of another short time, had it during a part of it only: one
-/// who asks about a moment in it must not take each of them for the one. Flows that share a port
-/// have it at the same time.
+/// Notes which holders of a second, or of another short time, had it during a part of it only: a
+/// user that asks about a moment in it must not take each of them for the one. Flows that share a
+/// port have it at the same time.
 fn notes_of_parts(holders: &[Holder], time: Time) -> Vec<String> {
     let Time { from_us, to_us } = time;
     let SamePort { in_turn, by_remote } = SamePort::of(holders);
@@ -435,7 +435,7 @@ fn only_vrf(store: &Store, (argument, vrf): (String, &str), found: &mut Found) -
     Ok(())
 }
 
-/// The formulas, if they were in use all the time. Notes what nobody can know without them.
+/// The formulas, if they were in use all the time. Notes what cannot be known without them.
 fn in_use<'a>(formulas: Option<Formulas<'a>>, found: &mut Found) -> Option<Formulas<'a>> {
     if found.formulas.is_empty() {
         return None;

@@ -25,7 +25,7 @@ use crate::machine::FreeHugepages;
 use crate::machine::PAGE_2M_KIB;
 
 /// Mappings to try, until the memory for them is there. More than a million only on hugepages,
-/// which somebody has reserved for this.
+/// which are reserved for this.
 const MAPPINGS: [u32; 11] =
     [64_000_000, 32_000_000, 16_000_000, 8_000_000, 4_000_000, 2_000_000, 1_000_000, 500_000, 200_000, 100_000, 50_000];
 const MAPPINGS_WITHOUT_HUGEPAGES: u32 = 1_000_000;

@@ -24,7 +24,7 @@ impl Files {
         self.text(path).parse().unwrap_or(0)
     }
 
-    /// Hugepages that nobody uses or has asked for.
+    /// Hugepages that are neither used nor asked for.
     pub(crate) fn free_hugepages(&self) -> FreeHugepages {
         let number = |kib: u64, name: &str| self.number(&format!("sys/kernel/mm/hugepages/hugepages-{kib}kB/{name}"));
         let free = |kib: u64| number(kib, "free_hugepages").saturating_sub(number(kib, "resv_hugepages"));

@@ -35,8 +35,8 @@ enum Then {
 }
 
 /// The exit status of a command whose reader has gone. 0 for one that only shows something: its
-/// output has ended, because nobody wants more. All others have not finished their work, or nobody
-/// has seen how it ended.
+/// output has ended, because no reader wants more. All others have not finished their work, or how
+/// it ended is unknown.
 fn status_of(command: &Command) -> u8 {
     match command {
         Command::Client(

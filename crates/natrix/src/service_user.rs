@@ -22,7 +22,7 @@ struct ServiceUser {
 }
 
 impl ServiceUser {
-    /// That of this machine, if there is one and this process is another user, who sees more.
+    /// That of this machine, if there is one and this process is another user, which sees more.
     fn of_this_machine() -> Option<ServiceUser> {
         if !nix::unistd::geteuid().is_root() {
             return None;

@@ -98,8 +98,8 @@ impl<B: Buffer> Burst<B> {
 
     /// Adopts `count` buffers that were written to the front of [`Burst::spare`].
     ///
-    /// # Safety
-    /// The first `count` entries of the spare part are initialised and owned by nobody else.
+    /// # Safety The first `count` entries of the spare part are initialised and have no other
+    /// owner.
     #[cfg(feature = "dpdk")]
     pub(crate) unsafe fn grow(&mut self, count: usize) {
         debug_assert!(count <= self.room());

@@ -156,7 +156,7 @@ pub enum DpdkError {
         /// The device.
         device: String,
     },
-    /// A client of `net_memif` has no server, and nobody wants to wait for it.
+    /// A client of `net_memif` has no server, and no operator wants to wait for it.
     #[error("port {device}: no memif server on {socket}; start the server, or correct `socket`")]
     NoServer {
         /// The device.
@@ -316,7 +316,8 @@ pub fn start_patiently(
     })
 }
 
-/// Writes what DPDK said last to the standard error: for who is about to report a failure.
+/// Writes what DPDK said last to the standard error: for a caller that is about to report a
+/// failure.
 pub fn show_messages() {
     eprint!("{}", ffi::messages());
 }
@@ -470,7 +471,7 @@ impl Port {
 
 /// Starts DPDK itself. Returns whether it runs on hugepages.
 fn start_environment(settings: &DpdkSettings, memory_mib: u64) -> Result<bool, DpdkError> {
-    // Nobody else takes the pages that are counted.
+    // No other process takes the pages that are counted.
     let _turn = Turn::wait();
     let huge = use_hugepages(settings.hugepages, memory_mib)?;
     initialise(settings, memory_mib, huge)?;

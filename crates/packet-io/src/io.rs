@@ -33,8 +33,8 @@ pub enum TransportChecksum {
     /// The device checked it and it is wrong.
     Bad,
     /// The packet comes from a local sender that left the sum to its network card: the field holds
-    /// the sum of the pseudo header only. An incremental update keeps that so, and somebody must
-    /// finish it before the wire.
+    /// the sum of the pseudo header only. An incremental update keeps that so, and it must be
+    /// finished before the wire.
     Unfinished,
 }
 

@@ -122,7 +122,7 @@ impl Connection {
     }
 }
 
-/// Who asks, for the audit log: which managers there are is for the master agent to know.
+/// The user that asks, for the audit log: which managers there are is for the master agent to know.
 fn actor() -> Actor {
     Actor { who: "snmp".to_owned(), from: "agentx".to_owned(), case: None }
 }

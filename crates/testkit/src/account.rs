@@ -1,4 +1,4 @@
-//! What an observer knows who sees only the packets on both links and the events: which subscriber
+//! What an observer knows that sees only the packets on both links and the events: which subscriber
 //! talks to which remote endpoint by which external endpoint, how long that is certain, and how
 //! long it is possible.
 //!
@@ -116,7 +116,7 @@ impl Talk {
     }
 }
 
-/// What somebody uses, counted.
+/// What a subscriber uses, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     /// Mappings, by [`Protocol::index`].
@@ -318,8 +318,8 @@ impl Account {
     }
 }
 
-/// Whether settings leave a talk its place for certain. What it denies may be kept, too: who has
-/// which port by a formula is not asked.
+/// Whether settings leave a talk its place for certain. What it denies may be kept, too: holders of
+/// ports by a formula are not asked for.
 pub fn keeps(next: &Settings, talk: &Talk) -> bool {
     let (address, port) = (*talk.external.ip(), talk.external.port());
     let Some(pool) = next.pools.iter().find(|pool| pool.addresses.contains(&address)) else { return false };

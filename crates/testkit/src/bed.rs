@@ -482,7 +482,7 @@ impl Bed {
         self.settle();
     }
 
-    /// A packet arrives in the receive queue of a worker; nobody looks at it before the next
+    /// A packet arrives in the receive queue of a worker; no worker looks at it before the next
     /// [`Bed::poll`] or [`Bed::settle`].
     pub fn offer(&mut self, side: Side, packet: &[u8]) {
         let worker = self.steer(side, packet);
@@ -530,8 +530,8 @@ impl Bed {
     /// # Panics
     /// When that does not end: packets go round in a circle.
     pub fn settle(&mut self) {
-        // Housekeeping, too, may give a packet to another worker: two rounds in which nobody took
-        // any.
+        // Housekeeping, too, may give a packet to another worker: two rounds in which no worker
+        // took any.
         let mut idle = 0;
         for _ in 0..ROUNDS_MAX {
             let taken: usize = (0..self.workers).map(|worker| self.machine.poll(worker, self.now)).sum();
@@ -557,7 +557,7 @@ impl Bed {
         }
     }
 
-    /// The worker that owns a packet; 0 when nobody does.
+    /// The worker that owns a packet; 0 if no worker does.
     fn owner(&self, side: Side, packet: &[u8]) -> usize {
         let Ok(view) = Ipv4::new_checked(packet) else { return 0 };
         let shared = self.machine.shared();

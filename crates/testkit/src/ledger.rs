@@ -1,5 +1,5 @@
-//! What the events of a run say: who had which external endpoint, at any time. Knows nothing of the
-//! engine but its events.
+//! What the events of a run say: the holder of each external endpoint, at any time. Knows nothing
+//! of the engine but its events.
 
 use core::fmt::Debug;
 use core::hash::Hash;
@@ -22,7 +22,7 @@ pub type ExternalEndpoint = (Ipv4Addr, Protocol, u16);
 /// An external endpoint with a remote one: what a flow has for itself.
 pub type FlowEndpoint = (ExternalEndpoint, (Ipv4Addr, u16));
 
-/// Who has it: realm, internal address and port, and the worker that said so.
+/// The holder: realm, internal address and port, and the worker that reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
     /// Inside realm.
@@ -35,7 +35,7 @@ pub struct Holder {
     pub worker: usize,
 }
 
-/// One stretch of time in which somebody had an endpoint.
+/// One stretch of time in which an endpoint had a holder.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     holder: Holder,
@@ -93,9 +93,8 @@ impl Ledger {
 
     /// Reads the events of one worker, in their order.
     ///
-    /// # Panics
-    /// When a number is missing, a time goes back, an endpoint is given to a second holder while it
-    /// has one, or ends for another one than who has it. Only a gap excuses the last.
+    /// # Panics When a number is missing, a time goes back, an endpoint is given to a second holder
+    /// while it has one, or ends for another than its holder. Only a gap excuses the last.
     pub fn read(&mut self, worker: usize, events: &[Event]) {
         for event in events {
             let first = if self.opened.is_some() { event.sequence } else { 1 };
@@ -177,7 +176,7 @@ impl Ledger {
         self.blocks.len()
     }
 
-    /// Who has the block that this port is in.
+    /// The holder of the block that this port is in.
     ///
     /// # Panics
     /// When two blocks overlap.
@@ -218,7 +217,7 @@ impl Ledger {
         self.blocks.values().filter(|holder| holder.subscriber == subscriber).count()
     }
 
-    /// Who had each endpoint at this time.
+    /// The holder of each endpoint at this time.
     ///
     /// # Panics
     /// When one had two holders.
@@ -226,7 +225,7 @@ impl Ledger {
         held_at(&self.stretches, at)
     }
 
-    /// Who had each flow at this time, by what it has outside.
+    /// The holder of each flow at this time, by what it has outside.
     ///
     /// # Panics
     /// When one had two holders.

@@ -1,6 +1,6 @@
 //! What the outside has named of the inside.
 //!
-//! Nobody outside has to know an internal address. A program inside may repeat or relay a message
+//! No host outside has to know an internal address. A program inside may repeat or relay a message
 //! that has it, as a registrar or a back-to-back user agent does, and would then seem to announce
 //! an endpoint of its own. So after such a message nothing new of the session is opened as long as
 //! it may be answered, and what it has named stays closed for much longer. What cannot be read may
@@ -52,7 +52,7 @@ pub(super) fn note(memory: &mut Memory, context: &Context<'_>, message: &[u8], l
 
 /// The same of a message that is not read, as far as it has come. Of a part, the rest may name
 /// anything: that counts if the sender has begun the session. The inside has chosen its other
-/// peers, and nobody else is let in for them.
+/// peers, and no other host is admitted for them.
 pub(super) fn note_unread(memory: &mut Memory, context: &Context<'_>, message: Option<&[u8]>) {
     if context.internal.address == context.external.address {
         return;
@@ -96,7 +96,7 @@ fn said(context: &Context<'_>, message: &[u8], line_end: usize) -> Option<Said> 
     }
     let is_response = text::starts(message, b"SIP/2.0 ");
     let (mut is_of_registration, mut is_in_contact) = (false, false);
-    // Only SDP opens ports. A text may name what it likes, where nobody takes it for SDP.
+    // Only SDP opens ports. A text may name what it likes, where it is not read as SDP.
     let (mut types, mut is_text) = (0, false);
     let mut is_encoded = false;
     let mut all = fields(message, line_end);

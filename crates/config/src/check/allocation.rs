@@ -177,7 +177,7 @@ fn works_out(
     }
 }
 
-/// Reserved ports may lie in slices, but must leave each of them some: who has that slice would
+/// Reserved ports may lie in slices, but must leave each of them some: the owner of the slice would
 /// never get a port.
 fn every_slice_has_ports(pool: &PoolDraft, formula: &Formula, port_min: u16, report: &mut Report) {
     let Some(reserved) = pool.reserved_ports.first() else { return };

@@ -139,7 +139,7 @@ fn guarantee_within_limits(class: &ClassDraft, report: &mut Report) {
     }
 }
 
-/// Less memory than one mapping takes: nobody would get any.
+/// Less memory than one mapping takes: no subscriber would get any.
 fn room_for_a_mapping(limits: &SubscriberLimits, place: Option<&Place>, report: &mut Report) {
     if let Some(place) = place
         && limits.memory_max < MAPPING_BYTES

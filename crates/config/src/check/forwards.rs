@@ -66,7 +66,7 @@ pub(crate) fn check(
     }
 }
 
-/// As many addresses as subscribers, of one VRF, and nobody else's.
+/// As many addresses as subscribers, of one VRF, and of no other.
 fn one_to_one(draft: &Draft, pool: &PoolDraft, addresses: u64, place: &Place, report: &mut Report) {
     let subscribers: u64 = pool.subscribers.iter().map(|prefix| 1_u64 << (32 - prefix.value.length())).sum();
     let is_reported = twice(pool, report);

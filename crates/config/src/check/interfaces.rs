@@ -16,7 +16,7 @@ use crate::report::Report;
 use crate::report::nearest;
 use crate::report::one_of;
 
-/// MTU of an Ethernet nobody has set otherwise.
+/// MTU of an Ethernet, unless it is configured.
 const MTU_DEFAULT: u16 = 1_500;
 /// RFC 8200 §5.
 const IPV6_MTU_MIN: u16 = 1_280;

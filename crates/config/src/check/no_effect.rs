@@ -130,7 +130,7 @@ fn is_served(settings: &Settings, class: &Class, prefix: Prefix) -> bool {
     settings.pools.iter().any(serves) || settings.rules.iter().any(sends)
 }
 
-/// A limit of ports that nobody reaches.
+/// A limit of ports that no subscriber can reach.
 struct Unreached {
     /// Of which protocol, if not of all.
     protocol: Option<Protocol>,
@@ -176,7 +176,7 @@ fn most_of(pool: &Pool) -> Option<(u32, String)> {
 }
 
 /// A limit above what blocks and slices give to each subscriber of a class, or to everybody. None
-/// where somebody may have ports that are in none: of a rule, a forward, or another pool.
+/// where a subscriber may have ports that are in none: of a rule, a forward, or another pool.
 fn above_blocks(settings: &Settings, class: Option<&Class>, limits: &[u32; Protocol::COUNT]) -> Option<Unreached> {
     let (prefixes, realms) = match class {
         Some(class) if class.limits.penalty.is_some() => return None,

@@ -95,7 +95,7 @@ pub(crate) fn check_pair(certificate: &Placed<PathBuf>, key: &Placed<PathBuf>, m
 }
 
 /// Reports a file that is not there, cannot be read, or does not hold what it should. About a text
-/// that somebody sent, only whether the file is there: they could try other files of the machine.
+/// that a client sent, only whether the file is there: they could try other files of the machine.
 pub(crate) fn check(file: &Placed<PathBuf>, holds: Holds, machine: &Machine, report: &mut Report) {
     is_right(file, holds, machine, report);
 }

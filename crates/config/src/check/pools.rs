@@ -227,7 +227,7 @@ fn subscribers(draft: &Draft, reaches: &[Reach], is_network_clean: bool, report:
             owners.push(index);
             let is_inside =
                 |reach: &Reach| reach.side == Side::Inside && pool.serves(&reach.vrf) && reach.prefix.overlaps(prefix);
-            // Where all subscribers are IPv6 hosts, nobody has written these.
+            // Where all subscribers are IPv6 hosts, these are not written in the file.
             let is_for_hosts = subscribers.place.line.is_none() && draft.host_pools().any(|name| name == pool.label());
             let may_learn = draft.learns_inside(|vrf| pool.serves(vrf));
             if is_network_clean && !is_for_hosts && !may_learn && !reaches.iter().any(is_inside) {

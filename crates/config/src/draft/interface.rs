@@ -47,7 +47,7 @@ pub(crate) enum Attachment {
     Port { driver: Placed<Driver>, rx_descriptors: u16, tx_descriptors: u16 },
     /// On the port of another interface.
     Parent(Placed<String>),
-    /// Nobody knows; reported already.
+    /// Unknown; reported already.
     Faulty,
 }
 

@@ -115,8 +115,8 @@ impl PoolDraft {
         self.vrfs.is_empty() || other.vrfs.is_empty() || self.vrfs.iter().any(|vrf| other.serves(&vrf.value))
     }
 
-    /// Whether nobody gets anything new from it: it drains as a whole, or each of its addresses
-    /// does.
+    /// Whether no subscriber gets anything new from it: it drains as a whole, or each of its
+    /// addresses does.
     pub(crate) fn drains(&self) -> bool {
         self.draining || (!self.drain.is_empty() && !self.addresses.is_empty() && self.all_drain())
     }

@@ -43,7 +43,7 @@ pub(crate) struct Singles {
     pub(crate) timeouts: Timeouts,
     pub(crate) inbound_refresh: bool,
     pub(crate) allow_below_rfc: bool,
-    /// What everybody may use who is in no class.
+    /// What each subscriber without a class may use.
     pub(crate) subscriber: SubscriberLimits,
     /// Bits that IPv6 hosts of one subscriber have in common.
     pub(crate) ipv6_prefix_length: u8,
@@ -293,7 +293,8 @@ const OF_EVENTS: [&str; 10] = [
     "sync_interval",
 ];
 
-/// Those that the file has. Who writes that there is no event log does not wait for one.
+/// Those that the file has. An operator that writes that there is no event log does not wait for
+/// one.
 fn event_keys(section: &Section, report: &Report) -> Vec<Place> {
     let keys = OF_EVENTS.iter().filter(|key| section.has(key) && !section.has("events"));
     keys.map(|key| section.place_of(key, report)).collect()

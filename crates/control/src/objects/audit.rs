@@ -1,4 +1,4 @@
-//! Who changed or looked up what.
+//! Changes and lookups, with their users.
 
 use serde::Deserialize;
 use serde::Serialize;

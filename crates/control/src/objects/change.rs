@@ -232,7 +232,7 @@ impl PlanSubject {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Unnamed {
-    /// Subscribers who move, drain or leave.
+    /// Subscribers that move, drain or leave.
     pub subscribers: u64,
     /// External addresses that are added or closed.
     pub addresses: u64,

@@ -102,8 +102,9 @@ pub struct Expectation {
     pub kind: String,
     /// Remote addresses that may use it.
     pub remotes: Vec<String>,
-    /// True once its connection or flow has come. With `once`, nobody else may use it then, and the
-    /// mapping lives on with its sessions; with `map`, it is true while a session uses its port.
+    /// True once its connection or flow has come. With `once`, no other session may use it then,
+    /// and the mapping lives on with its sessions; with `map`, it is true while a session uses its
+    /// port.
     pub used: bool,
     /// Time since it was made.
     pub age_us: u64,

@@ -80,7 +80,7 @@ pub struct Pool {
     pub serves_ipv6_hosts: bool,
     /// How addresses are shared.
     pub pooling: Pooling,
-    /// Who may send to a mapping.
+    /// Remote endpoints that may send to a mapping.
     pub filtering: FilteringByProtocol,
     /// Allocation mode: `ports`, `blocks`, `deterministic`, or `one-to-one` for whole addresses.
     #[serde(default)]

@@ -15,7 +15,7 @@ use crate::values::Protocol;
 use crate::values::words;
 
 words!(
-    /// Who sent the first packet.
+    /// The side that sent the first packet.
     Direction, "outbound or inbound", {
         /// The inside.
         Outbound = "outbound",

@@ -123,7 +123,7 @@ pub enum Outcome6 {
 pub struct Judgement {
     /// The packet's verdict.
     pub verdict: Verdict,
-    /// For those who asked.
+    /// For the callers that asked.
     pub learnt: Option<Learnt6>,
     /// What to send.
     pub outcome: Outcome6,
@@ -175,7 +175,7 @@ pub struct Node {
     routes: Vec<Route6>,
     /// Routes of the kernel, and those of the configuration among them.
     live: Option<Arc<LiveRoutes>>,
-    /// Bits of the prefix of a subscriber, who keeps one of several next hops.
+    /// Bits of the prefix of a subscriber, which keeps one of several next hops.
     subscriber_bits: u8,
     limit: RateLimit,
     echo_limit: RateLimit,
@@ -627,7 +627,7 @@ impl Node {
         message: &Message,
     ) -> Judgement {
         let mut judgement = Judgement::from(Verdict::LocalIgnored);
-        // Nobody else has our station: what goes there would come back to us.
+        // No other station has our address: what goes there would come back to us.
         let is_station = |other: MacAddress| other.is_unicast() && other != station;
         if !sender.is_unicast() || !message.station.is_none_or(is_station) {
             judgement.verdict = Verdict::NeighbourInvalid;

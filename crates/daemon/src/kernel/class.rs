@@ -25,7 +25,8 @@ pub enum Class {
     /// it.
     Bfd,
     /// Echoes of BFD that come back with a TTL of 254. A forger one router away can send these, and
-    /// nothing in them says who did, so they take nothing from what only the link can send.
+    /// nothing in them identifies the sender, so they take nothing from what only the link can
+    /// send.
     BfdEcho,
     /// OSPF, IS-IS and other routing protocols of neighbours without connections.
     Routing,
@@ -134,7 +135,7 @@ pub fn classify(frame: &[u8], is_on_link: impl Fn(IpAddr) -> bool) -> (Class, u6
                 next_header => (next_header.copied().unwrap_or(0), payload),
             };
             let class = match (packet.get(6), payload.first()) {
-                // Nobody reads them in fragments (RFC 6980 §5).
+                // They are not read in fragments (RFC 6980 §5).
                 (Some(&ICMP6), Some(133..=137)) => Class::Neighbour,
                 _ => routing_class(protocol, hop_limit, segment).filter(|_| is_on_link).unwrap_or(Class::Other),
             };
@@ -192,7 +193,7 @@ const REGULAR_FOR_US: u64 = 180_000_000;
 #[derive(Clone, Copy, Debug, Default)]
 struct Regular {
     source: u64,
-    /// When it was seen last; 0: nobody is here.
+    /// When it was seen last; 0: no sender is here.
     seen_at: u64,
     own: Bucket,
 }

@@ -6,8 +6,8 @@
 //! with `ip_forward` it would forward packets of subscribers untranslated. A chain of nftables at
 //! the ingress of the port drops all frames behind the packet sockets. Its table belongs to a
 //! socket of this process (NFT_TABLE_F_OWNER, since Linux 5.12), so it goes with the process,
-//! however that ends. The hook comes before VLAN devices and bridges, so a device that anybody else
-//! uses is left alone: somebody may have come by it.
+//! however that ends. The hook comes before VLAN devices and bridges, so a device that another
+//! program uses is left alone: an operator may be connected through it.
 
 use core::net::IpAddr;
 use std::io;
@@ -87,7 +87,7 @@ struct Copying {
 enum State {
     /// The kernel receives nothing.
     Closed,
-    /// Somebody else uses the device.
+    /// Another program uses the device.
     LeftAlone,
     /// The chain could not be made.
     Failed,
@@ -145,7 +145,7 @@ impl Ingress {
         Some(ingress)
     }
 
-    /// Follows what the kernel has. A device that somebody else uses, too, is left alone.
+    /// Follows what the kernel has. A device that another program also uses is left alone.
     pub fn look(&mut self, links: &[DeviceLink], addresses: &[DeviceAddress]) {
         for port in &mut self.ports {
             // One that is gone took its chain along.
@@ -210,7 +210,7 @@ fn users(device: &DeviceLink, links: &[DeviceLink], addresses: &[DeviceAddress])
     own.chain(above).chain(master).collect()
 }
 
-/// Whether somebody farther away may use an address. Those of the link, the kernel makes itself.
+/// Whether a host farther away may use an address. Those of the link, the kernel makes itself.
 pub fn is_reached(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => true,

@@ -97,7 +97,7 @@ impl NextHopObjects {
     pub fn hops_of<P: Family>(&self, id: u32) -> Vec<KernelHop<P::Address>> {
         let single = |id: u32, weight: u16| match self.all.get(&id)? {
             Object::Single { device, gateway } => {
-                // Nobody here asks for the station of a router of the other family (RFC 8950).
+                // The station of a router of the other family (RFC 8950) is not asked for here.
                 let gateway = gateway.map_or(Some(P::Address::default()), address_of::<P>)?;
                 Some((*device, gateway, weight))
             }

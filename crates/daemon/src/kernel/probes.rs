@@ -1,7 +1,7 @@
 //! Datagrams by which the kernel resolves a neighbour, or checks that it is still there.
 //!
 //! To ask for a neighbour by netlink (`NTF_USE`) makes an ordinary entry of one that an operator
-//! has set for good (since Linux 5.16), whether or not Natrix knows by then that it is one. A
+//! has set permanently (since Linux 5.16), whether or not Natrix knows by then that it is one. A
 //! datagram leaves such an entry alone. It goes to the discard port, and no farther than the TAP.
 
 use core::net::IpAddr;
@@ -44,7 +44,7 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    /// Frames are recognised by `secret`, which nobody else knows.
+    /// Frames are recognised by `secret`, which no other program knows.
     pub(super) fn new(secret: u64) -> Probes {
         let mut mark = [0; MARK_BYTES];
         let (name, number) = mark.split_at_mut(MARK_BYTES / 2);

@@ -376,13 +376,13 @@ enum Plan {
     Keep,
     /// It is missing, or an earlier process made it with another VLAN.
     Make { instead_of: Option<u32> },
-    /// The name belongs to somebody else's device.
+    /// The name belongs to another program's device.
     Refuse,
 }
 
 impl Plan {
-    /// Whether Natrix makes the device, and so marks it and may delete it later. One that somebody
-    /// made by hand stays theirs.
+    /// Whether Natrix makes the device, and so marks it and may delete it later. A device that an
+    /// operator made by hand is left alone.
     fn makes(self) -> bool {
         matches!(self, Plan::Make { .. })
     }

@@ -354,7 +354,7 @@ impl Known {
             }
             (Some(_), None) => {}
             // Active subscribers are more than the kernel keeps, and it does not see their packets.
-            // Workers ask again within a minute. Without link, somebody else may come back.
+            // Workers ask again within a minute. Without link, another station may come back.
             (None, known) if news.is_collected && has_link => {
                 if let Some(known) = known {
                     known.is_fixed = false;
@@ -369,7 +369,7 @@ impl Known {
     }
 }
 
-/// The device of a TAP is gone for good. The thread that follows devices says so.
+/// The device of a TAP is gone permanently. The thread that follows devices says so.
 fn is_deleted(error: &io::Error) -> bool {
     Errno::from_io_error(error) == Some(Errno::BADFD)
 }

@@ -23,8 +23,8 @@ pub struct Announcement {
     pub interface: InterfaceId,
     /// The own or pool address it is about, in host bit order.
     pub address: u32,
-    /// True: "who has it?" with no sender address, to find a duplicate (RFC 5227 §2.1.1). False:
-    /// "it is here".
+    /// True: a request with no sender address, to find a duplicate (RFC 5227 §2.1.1). False: "it is
+    /// here".
     pub probe: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What an ARP packet means to Natrix: answer it, learn from it, or see that somebody else uses our
-//! address.
+//! What an ARP packet means to Natrix: answer it, learn from it, or see that another station uses
+//! our address.
 
 use core::net::Ipv4Addr;
 
@@ -30,7 +30,7 @@ pub struct Answer {
     pub verdict: Verdict,
     /// Send the packet back as a reply that says the target address is here.
     pub reply: bool,
-    /// What it says about its sender, for those who asked.
+    /// What it says about its sender, for those that asked.
     pub learnt: Option<Learnt>,
     /// The sender uses an address of ours (RFC 5227 §2.4).
     pub conflict: bool,

@@ -14,7 +14,7 @@
 //! in lists by the source of the packets that ask for them, and those with one by their station.
 //! The oldest one of the longest list goes. So a source that asks for many addresses, and a station
 //! that has many, leave room for others. In the same way, a packet takes the place of one of the
-//! list with the most waiting packets: one neighbour may have many while nobody else needs them.
+//! list with the most waiting packets: one neighbour may have many while no other needs them.
 //!
 //! A neighbour that did not answer is absent: packets to it are dropped at once, and while there
 //! are any, it is asked again every second.
@@ -67,8 +67,8 @@ impl Default for NeighbourLimits {
         NeighbourLimits {
             neighbours_max: 16_384,
             unresolved_max: 1_024,
-            // What hosts keep, too (Linux: about 100): a first burst to a station nobody has spoken
-            // to yet.
+            // What hosts keep, too (Linux: about 100): a first burst to a station that is not known
+            // yet.
             waiting_per_neighbour_max: 128,
             // Four such bursts at once. Each is a buffer that no ring has meanwhile.
             waiting_max: 512,
@@ -531,7 +531,7 @@ impl<P, A: Address> Neighbours<P, A> {
         }
     }
 
-    /// Somebody else found out that the neighbour does not answer, or forgot it.
+    /// Another worker found out that the neighbour does not answer, or forgot it.
     pub fn forget(&mut self, now: Instant, interface: InterfaceId, address: A) {
         let Some(index) = self.find(interface, address) else { return };
         let Some(entry) = self.entries.get_mut(index) else { return };

@@ -9,7 +9,7 @@ use wire::ethernet::MacAddress;
 
 use super::Outlet;
 
-/// Time between two announcements of an address that somebody else claims (RFC 5227 §1.1
+/// Time between two announcements of an address that another station claims (RFC 5227 §1.1
 /// DEFEND_INTERVAL).
 pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 

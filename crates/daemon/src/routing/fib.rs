@@ -70,7 +70,7 @@ fn best<P: Family>(rib: &RibOf<P>, table: Table, prefix: P) -> Option<Cow<'_, [H
 #[derive(Debug)]
 struct Installed<P> {
     targets: HashMap<P, Target, ByPrefix>,
-    /// By length of the prefix, so that nobody looks for one of a length that there is not.
+    /// By length of the prefix, so that no length without a prefix is searched.
     count_of: [u32; 129],
 }
 

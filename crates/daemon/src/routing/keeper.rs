@@ -146,7 +146,7 @@ struct Follower {
     moved: BTreeSet<InterfaceId>,
     /// Refused routes are to be tried again.
     retries: bool,
-    /// Somebody may have removed what is announced.
+    /// Another program may have removed what is announced.
     announces_again: bool,
     /// What is announced, and in which tables of the kernel.
     announced: BTreeSet<(Served, u32)>,

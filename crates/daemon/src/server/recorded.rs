@@ -53,7 +53,7 @@ pub(crate) struct Recorded(Vec<Known>);
 
 impl Recorded {
     /// True if the audit log has it already. The next pages belong to the first, if this connection
-    /// asked for it: anybody can make up a cursor.
+    /// asked for it: any client can make up a cursor.
     pub(crate) fn covers(&self, lookup: &Lookup, goes_on: bool, now: Instant) -> bool {
         let known = self.0.iter().find(|known| known.lookup == *lookup);
         known.is_some_and(|known| goes_on || lookup.1 == WHOLE_LIST && now.duration_since(known.at) < SAME_LIST)

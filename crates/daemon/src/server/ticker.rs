@@ -40,7 +40,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 const ROUTER_LINES_AFTER: nat::Duration = nat::Duration::from_secs(60);
 /// How new a silence must be to be reported.
 const ROUTER_NEWS_WITHIN: nat::Duration = nat::Duration::from_secs(5);
-/// How long a silence is remembered that nobody notices any more.
+/// How long a silence is remembered that no longer matters.
 const ROUTER_FORGOTTEN_AFTER: nat::Duration = nat::Duration::from_secs(600);
 /// Next hops whose silence is remembered.
 const ROUTERS_MAX: usize = 64;
@@ -193,7 +193,7 @@ impl RouterWatch {
         let now = snapshots.iter().map(|snapshot| snapshot.now).max().unwrap_or(Instant::ORIGIN);
         self.known.retain(|(view, said)| match view.answers {
             true => now < *said + ROUTER_LINES_AFTER,
-            // Nobody sends to it any more.
+            // Nothing is sent to it any more.
             false => now < view.at + ROUTER_FORGOTTEN_AFTER,
         });
         let mut changes = Vec::new();
@@ -213,7 +213,7 @@ impl RouterWatch {
                     changes.extend(view.answers.then_some(*view));
                 }
                 Some(_) => {}
-                // An old silence: nobody has asked since.
+                // An old silence: no packet has asked since.
                 None if !view.answers && now < view.at + ROUTER_NEWS_WITHIN && is_room => {
                     self.known.push((*view, now));
                     changes.push(*view);

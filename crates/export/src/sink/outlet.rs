@@ -207,7 +207,7 @@ impl Connector {
             None => {
                 let (sender, receiver) = mpsc::channel();
                 let thread = thread::Builder::new().name("look up collector".to_owned());
-                // Nobody may be there any longer.
+                // The collector may be gone.
                 thread.spawn(move || drop(sender.send(ask())))?;
                 receiver
             }

@@ -21,7 +21,7 @@ const ELEMENT: &str = "natrix@32473";
 /// Facility local0, as in VPP.
 const FACILITY: u8 = 16;
 
-/// Who writes.
+/// The writing program.
 #[derive(Debug)]
 pub(crate) struct Origin {
     host: String,

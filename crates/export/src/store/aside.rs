@@ -123,7 +123,7 @@ pub(super) fn keep_store(
     if is_key_damaged {
         moved.push(catalogue::KEY.into());
     }
-    // The last one: without it the rest would be nobody's.
+    // The last one: without it the rest would belong to no run.
     moved.push(catalogue::NAME.into());
     let place = make(folder, STORE)?;
     for name in &moved {

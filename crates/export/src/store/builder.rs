@@ -62,8 +62,8 @@ pub(crate) struct Coverage {
     pub(crate) leases: u64,
     /// Records that are no interval.
     pub(crate) others: u64,
-    /// Who has recorded, and when, all mappings that kept their ports when a configuration was
-    /// adopted: worker, number of the configuration, time.
+    /// Which worker has recorded, and when, all mappings that kept their ports when a configuration
+    /// was adopted: worker, number of the configuration, time.
     pub(crate) recorded: Vec<(u8, u32, u64)>,
 }
 
@@ -534,7 +534,7 @@ impl Builder {
                 let cause = if event.cause == Cause::NoAllocation { event.cause } else { Cause::None };
                 let gap = Gap { worker, first: event.sequence, count: amount, from_us, until_us: at_us, cause };
                 if cause == Cause::NoAllocation {
-                    // Nobody's holding is affected.
+                    // No holding is affected.
                     self.window.coverage.gaps.push(gap);
                 } else {
                     self.hosts.forget(worker);

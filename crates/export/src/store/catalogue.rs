@@ -343,8 +343,8 @@ impl Catalogue {
         self.cuts.iter().filter(move |cut| cut.signed > 0 && !is_deleted(cut))
     }
 
-    /// Runs that ended without a stop and whose last records may be lost with their rings. Nobody
-    /// knows how many: a gap in time and not in numbers.
+    /// Runs that ended without a stop and whose last records may be lost with their rings. Their
+    /// number is unknown: a gap in time and not in numbers.
     pub(crate) fn lost_ends(&self) -> u64 {
         self.boots.iter().filter(|boot| boot.is_end_lost).count() as u64
     }

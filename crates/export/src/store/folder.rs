@@ -58,7 +58,7 @@ impl FolderLock {
 impl Drop for FolderLock {
     fn drop(&mut self) {
         // Closing the file is not enough: a child process has it open too until it runs another
-        // program, and the lock belongs to all who have it open.
+        // program, and the lock belongs to all processes that have it open.
         let _ = self.0.unlock();
     }
 }

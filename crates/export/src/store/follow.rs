@@ -249,7 +249,7 @@ impl Follower {
             }
         };
         if is_new {
-            // Nobody got anything before.
+            // No reader got anything before.
             follower.position.has_gap = false;
         }
         follower.lost = 0;

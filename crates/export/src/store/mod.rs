@@ -1,4 +1,4 @@
-//! The store of the event log: who held which external endpoint when, for years.
+//! The store of the event log: which subscriber held which external endpoint when, for years.
 //!
 //! ```text
 //!   events ─► journal (order of time) ─► segments (sorted, compressed) ─► longer segments
@@ -14,7 +14,7 @@
 //! | `spool-N` | the same after its segment was sealed, for sinks that have not read it |
 //! | `cursor-NAME` | the position of the sink of that name |
 //! | `segment-N` | intervals, sorted by external endpoint and start |
-//! | `lookups` | who was looked up, when, for which case |
+//! | `lookups` | the holder that was looked up, when, for which case |
 //! | `lock` | held by the process that writes |
 //! | `damaged-N`, `damaged-store-N` | damaged files that a start put aside |
 //!

@@ -1,4 +1,5 @@
-//! The reader: who held something at a time, and whether the records of that time are complete.
+//! The reader: which subscriber held something at a time, and whether the records of that time are
+//! complete.
 //!
 //! One time of day belongs to the boots and clock settings that showed it: none if the clock was
 //! set forward over it, two if the clock was set back. For each such moment of a boot's clock the
@@ -121,7 +122,7 @@ pub struct Holder {
     pub pool: Option<u16>,
     /// Name of that pool.
     pub pool_name: Option<String>,
-    /// Who held it.
+    /// The holder.
     pub subscriber: Subscriber,
     /// Transport; None: all.
     pub protocol: Option<Protocol>,
@@ -436,7 +437,7 @@ impl Store {
                     Err(_) => break,
                 }
             }
-            // What the catalogue still has is missing for good, which reading it reports.
+            // What the catalogue still has is missing permanently, which reading it reports.
             let is_there = |now: &Store| now.catalogue.segments.values().any(|segment| gone.contains(&segment.id));
             if gone.is_empty() || is_there(&Store::open(&self.folder)?) {
                 return Ok(((store, journal), held));

@@ -51,7 +51,7 @@ pub(super) fn release(folder: &Path) -> bool {
     has_room && fs::remove_file(&path).is_ok()
 }
 
-/// True if the disk, or what somebody may use of it, is full.
+/// True if the disk, or what a user may use of it, is full.
 pub(super) fn is_full(error: &StoreError) -> bool {
     matches!(error, StoreError::Io { source, .. } if is_no_room(source))
 }

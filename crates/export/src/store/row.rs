@@ -1,4 +1,4 @@
-//! One interval: who held which external ports from when to when.
+//! One interval: a subscriber, the external ports that it held, and from when to when.
 
 use core::net::Ipv4Addr;
 

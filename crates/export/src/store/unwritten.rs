@@ -1,10 +1,11 @@
 //! What the log must have and does not have yet: steps of the clock and names.
 //!
-//! A clock that is wrong for seconds, or formulas that are in use for seconds, decide who held an
-//! endpoint then. They must not be forgotten because the disk fails or is slow at that time, or
-//! because the process is killed before they are written. So they wait here in order, and are in a
-//! file in memory beside the rings, which the next writer of the store reads. The file also has the
-//! time of the last reading of both clocks: nobody knows how the clock was set after it.
+//! A clock that is wrong for seconds, or formulas that are in use for seconds, decide which
+//! subscriber held an endpoint then. They must not be forgotten because the disk fails or is slow
+//! at that time, or because the process is killed before they are written. So they wait here in
+//! order, and are in a file in memory beside the rings, which the next writer of the store reads.
+//! The file also has the time of the last reading of both clocks: how the clock was set after it is
+//! unknown.
 //!
 //! ```text
 //!   file := magic, run, boot of the machine, µs of the last reading, CRC of it, entry…
@@ -57,7 +58,7 @@ const STEPS_MAX: usize = 4_096;
 #[derive(Debug)]
 pub(crate) struct Unwritten {
     state: Mutex<State>,
-    /// Reports that somebody set the clock; None on a system without.
+    /// Reports that the clock was set; None on a system without.
     alarm: Option<OwnedFd>,
 }
 
@@ -137,7 +138,7 @@ impl Unwritten {
         self.state().note(now, false);
     }
 
-    /// Waits until somebody sets the clock, but not longer than this.
+    /// Waits until the clock is set, but not longer than this.
     pub(crate) fn wait(&self, longest: core::time::Duration) {
         let Some(alarm) = &self.alarm else { return std::thread::sleep(longest) };
         let timeout = Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };

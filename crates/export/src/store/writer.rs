@@ -1,7 +1,7 @@
 //! The writer: events into the journal, full windows into segments, segments into longer ones.
 //!
 //! ```text
-//!   push ─► builder (who holds what)          ┌─ thread: sort, encode ─► segment ─┐
+//!   push ─► builder (what is held)            ┌─ thread: sort, encode ─► segment ─┐
 //!        └► frame ─► journal file ─► window full                                   ├─► catalogue
 //!                                             └─ thread: merge 64 segments to one ─┘
 //! ```

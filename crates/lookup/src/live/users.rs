@@ -1,7 +1,7 @@
 //! `find` of an external address without a port: all its users.
 //!
 //! First subscribers that are paired with it or have mappings, flows or blocks on it (it drains, a
-//! rule sent them there, or the pool pairs nobody). Then configured owners: one-to-one, by
+//! rule sent them there, or the pool pairs no subscriber). Then configured owners: one-to-one, by
 //! forwards, by a formula. Each page reads all mappings and flows, which know their subscriber, not
 //! the reverse. It continues after the last subscriber of the previous page, whatever changed
 //! meanwhile.

@@ -7,7 +7,7 @@
 //! The process maps the file and uses it like any ring. After its death [`read`] returns the
 //! unreleased items, staged ones included: each was written before the packet that it is about was
 //! sent. It also returns the last item that found no room, if none did after it: then something is
-//! missing at the end. Only the owner can open the file, and nobody writes it while it is read.
+//! missing at the end. Only the owner can open the file, and no process writes it while it is read.
 
 use core::mem::align_of;
 use core::mem::offset_of;

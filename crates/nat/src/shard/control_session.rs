@@ -501,7 +501,7 @@ impl Ledger {
         }
     }
 
-    /// In both directions, for good.
+    /// Stops reading this session in both directions, permanently.
     fn end_reading(&mut self, control: &Control) {
         let Some(store) = self.state.control_sessions.as_mut() else { return };
         for stream in store.get_mut(control.asking.place).streams.iter_mut().flatten() {

@@ -7,7 +7,7 @@
 //!                shared                  ─► Session, Shared
 //!                a mapping, alive        ─► Mapping
 //!                a mapping, expired      ─► as below
-//!   several targets                      ─► Session, Elsewhere (the next worker), Target, Nobody
+//!   several targets                      ─► Session, Elsewhere (the next worker), Target, Nothing
 //!   static mapping                       ─► Static
 //!   an address of Natrix itself as well  ─► Own
 //! ```
@@ -49,7 +49,7 @@ pub(crate) enum Door {
     },
     /// Natrix itself: an unused port of an address that a pool shares.
     Own,
-    Nobody,
+    Nothing,
     NotExternal(Option<Local>),
 }
 
@@ -132,7 +132,7 @@ impl View<'_> {
         match self.snapshot.static_mappings.by_external(key.external.0, key.protocol, key.external.1) {
             Some(inside) => Door::Static { inside, expired },
             None if is_own && expired.is_none() => Door::Own,
-            None => Door::Nobody,
+            None => Door::Nothing,
         }
     }
 
@@ -168,14 +168,14 @@ impl View<'_> {
             return Door::Session(found);
         }
         // Sent by a worker with other settings.
-        let Some(group) = group else { return Door::Nobody };
+        let Some(group) = group else { return Door::Nothing };
         let worker_of = |address| self.snapshot.worker_of_subscriber(address);
         match group.next_stop(to.key.external.1, to.key.remote_outside, to.turn, &self.worker, worker_of) {
             Stop::Next(worker, turn) => Door::Elsewhere { worker, turn },
             // Workers with the previous settings would not find the session.
-            Stop::Here(_) if group.is_new && !self.snapshot.is_settled() => Door::Nobody,
+            Stop::Here(_) if group.is_new && !self.snapshot.is_settled() => Door::Nothing,
             Stop::Here(aim) => Door::Target(aim),
-            Stop::Nowhere => Door::Nobody,
+            Stop::Nowhere => Door::Nothing,
         }
     }
 

@@ -242,7 +242,7 @@ impl<'a> View<'a> {
                 report.step(|| Step::OwnAddress(packet.external().address));
                 Ok(Act::Local)
             }
-            Door::Own | Door::Nobody => self.refuse_at_nobody(packet, report),
+            Door::Own | Door::Nothing => self.refuse_at_no_door(packet, report),
             Door::NotExternal(local) => self.enter_untranslated(packet, *local, decided, report),
         }
     }
@@ -280,7 +280,7 @@ impl<'a> View<'a> {
     }
 
     #[cold]
-    fn refuse_at_nobody<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Result<Act, Act> {
+    fn refuse_at_no_door<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Result<Act, Act> {
         report.step(|| Step::NoMapping);
         self.check_stranger(packet)?;
         Err(if packet.is_syn() { Act::Hold { is_stray: true } } else { Act::Drop(Verdict::NoMapping) })

@@ -91,7 +91,7 @@ fn addresses6(files: &Files, device: &str) -> Vec<IpAddr> {
 }
 
 /// A packet socket gets copies. `natrix run` keeps the kernel from receiving by such a port, but
-/// not while somebody else uses it. `is_closed`: whether a running instance does so; None: not
+/// not while another program uses it. `is_closed`: whether a running instance does so; None: not
 /// known.
 fn heard_twice(files: &Files, check: &str, (device, own): (&str, Vec<IpAddr>), is_closed: Option<bool>) -> Finding {
     let folder = format!("sys/class/net/{device}");

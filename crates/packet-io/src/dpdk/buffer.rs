@@ -38,7 +38,7 @@ pub struct DpdkBuffer(NonNull<Mbuf>);
 unsafe impl Send for DpdkBuffer {}
 
 impl DpdkBuffer {
-    /// Takes over an mbuf that nobody else owns.
+    /// Takes over an mbuf that has no other owner.
     pub(super) fn own(mbuf: NonNull<Mbuf>) -> DpdkBuffer {
         DpdkBuffer(mbuf)
     }

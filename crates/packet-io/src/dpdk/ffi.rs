@@ -194,7 +194,7 @@ pub(super) fn port_pause(port: u16) {
 }
 
 pub(super) fn port_stop(port: u16) {
-    // SAFETY: plain value; nobody polls the port any more, for all views of it are gone.
+    // SAFETY: plain value; no thread polls the port any more, for all views of it are gone.
     unsafe { natrix_port_stop(port) };
 }
 
@@ -270,7 +270,7 @@ pub(super) fn free(buffer: NonNull<Mbuf>) {
 /// Frees all buffers of the slice; the caller forgets them.
 #[inline]
 pub(super) fn free_all(buffers: &[DpdkBuffer]) {
-    // SAFETY: pointers to mbufs owned by the caller, who gives them up. DPDK does not write to the
-    // array.
+    // SAFETY: pointers to mbufs owned by the caller, which gives them up. DPDK does not write to
+    // the array.
     unsafe { natrix_free_all(buffers.as_ptr().cast_mut().cast(), buffers.len() as c_uint) };
 }

@@ -117,7 +117,7 @@ impl DpdkLpm {
     #[inline]
     pub fn lookup(&self, addresses: &[u32], next_hops: &mut [u32; BULK_MAX]) {
         let count = addresses.len().min(BULK_MAX) as u32;
-        // SAFETY: `count` addresses and as many next hops; nobody changes the table meanwhile.
+        // SAFETY: `count` addresses and as many next hops; no thread changes the table meanwhile.
         unsafe { natrix_lpm_lookup(self.lpm.as_ptr(), addresses.as_ptr(), count, next_hops.as_mut_ptr()) };
     }
 

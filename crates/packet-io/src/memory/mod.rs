@@ -135,7 +135,7 @@ impl MemoryBed {
         self.shared.ports.iter().flat_map(|port| &port.receive).map(|queue| lock(queue).len()).sum()
     }
 
-    /// Buffers that nobody holds now.
+    /// Free buffers.
     pub fn free_buffers(&self) -> usize {
         self.shared.pool.free_count()
     }

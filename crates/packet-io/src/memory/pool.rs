@@ -72,7 +72,7 @@ impl MemoryPool {
         Some(MemoryBuffer { shared: Arc::clone(&self.shared), slot, start: HEADROOM, len: 0 })
     }
 
-    /// Buffers that nobody holds now.
+    /// Free buffers.
     pub fn free_count(&self) -> usize {
         self.shared.free.load(Ordering::Relaxed)
     }

@@ -56,7 +56,8 @@ pub(super) fn writable(column: u32) -> Option<Field> {
 }
 
 impl Instance {
-    /// The most permissive of all pools, so that nobody counts on a filter that is not everywhere.
+    /// The most permissive of all pools, so that no operator counts on a filter that is not
+    /// everywhere.
     fn filtering(&self) -> i32 {
         let each = self.figures.pools.iter().flat_map(|pool| {
             let filtering = pool.filtering;

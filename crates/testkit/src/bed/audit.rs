@@ -160,7 +160,7 @@ impl Audit {
             || (side == Side::Inside && self.own[Side::Outside.index()].contains(&source));
         self.check_addresses(side, &view, is_own, packet);
         let signature = signature(packet, self.has_families).unwrap_or(0);
-        // An address can be Natrix's own and a pool's: then what nobody sent is Natrix's.
+        // An address can be Natrix's own and a pool's: then what no host sent is Natrix's.
         let is_known = self.waiting.get(&signature).is_some_and(|waiting| {
             self.pool.contains(&source) && waiting.iter().any(|one| one.ttl == view.ttl().wrapping_add(1))
         });

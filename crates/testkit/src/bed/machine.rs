@@ -1,5 +1,5 @@
-//! What the bed drives: the workers of an instance, on in-memory ports, with everybody who is on
-//! their links.
+//! What the bed drives: the workers of an instance, on in-memory ports, with all stations on their
+//! links.
 
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
@@ -67,7 +67,7 @@ pub(super) struct Machine {
     memory: MemoryBed,
     sent: VecDeque<(InterfaceId, Vec<u8>)>,
     watch: fn(bool),
-    /// By worker; empty unless somebody asked for events.
+    /// By worker; empty unless a test asked for events.
     events: Vec<Consumer<Record>>,
     /// By worker, where it leaves its changes of state.
     deltas: Vec<Consumer<Delta>>,
@@ -217,7 +217,7 @@ impl Machine {
         self.events = consumers;
     }
 
-    /// Gives each worker one of these rings, which somebody else empties.
+    /// Gives each worker one of these rings, which the caller empties.
     pub(super) fn record_events_to(&mut self, rings: Vec<Producer<Record>>) {
         self.events = Vec::new();
         self.events_taken = vec![0; self.workers.len()];
@@ -515,8 +515,8 @@ impl Machine {
         let on_link = own
             .iter()
             .any(|own| Prefix::new(own.address, own.prefix_length).is_some_and(|prefix| prefix.contains(target)));
-        // Natrix asks for its own addresses, the pools' among them, to see that nobody else has
-        // them.
+        // Natrix asks for its own addresses, the pools' among them, to see that no other station
+        // has them.
         let is_external = self.shared.addresses().any(|(_, slot)| slot.address == target);
         let is_announcement = own.iter().any(|own| own.address == target) || is_external;
         if request.operation == arp::Operation::Request && on_link && !is_announcement {

@@ -89,8 +89,10 @@ const PLAINER: &[(&str, &str)] = &[
     ("went over", "switched to"),
 ];
 
-/// The same for names of tests, where these words stand for a packet, a port or a subscriber.
-const PLAINER_IN_NAMES: &[(&str, &str)] = &[
+/// The same for names of tests and for comments in the sources of the crates, where these words
+/// stand for a packet, a port, a program or a subscriber.
+const PLAINER_THERE: &[(&str, &str)] = &[
+    ("for good", "permanently"),
     ("nobody", "name the thing; no subscriber, no packet"),
     ("somebody", "name the thing; another subscriber"),
     ("who", "name the thing"),
@@ -233,22 +235,30 @@ fn check(file: &str, text: &str, found: &mut Vec<Fault>) {
                     format!("`{name}` has {length} characters; {TEST_NAME_LENGTH} are enough"),
                 );
             }
-            for (_, phrase, plainer) in unplain(&name.replace('_', " "), &[PLAINER, PLAINER_IN_NAMES].concat()) {
+            for (_, phrase, plainer) in unplain(&name.replace('_', " "), &[PLAINER, PLAINER_THERE].concat()) {
                 report(number, Rule::TestName, format!("\"{phrase}\" in `{name}`; say it plainly ({plainer})"));
             }
         }
     }
     let proses = match () {
         () if is_rust => prose_of_rust(text),
-        () if is_markdown => vec![(1, trimmed_lines(&without_code_spans(text)))],
-        () => vec![(1, trimmed_lines(text))],
+        () if is_markdown => vec![(1, trimmed_lines(&without_code_spans(text)), false)],
+        () => vec![(1, trimmed_lines(text), false)],
     };
-    for (first, prose) in proses {
-        for (at, phrase, plainer) in unplain(&prose, PLAINER) {
+    let is_source = is_rust && file.starts_with("crates/") && file.contains("/src/") && !is_of_tests(file);
+    let everywhere = PLAINER.to_vec();
+    let in_comments = [PLAINER, PLAINER_THERE].concat();
+    for (first, prose, is_comment) in proses {
+        let list = if is_comment && is_source { &in_comments } else { &everywhere };
+        for (at, phrase, plainer) in unplain(&prose, list) {
             let line = first + prose.get(..at).map_or(0, |before| before.matches('\n').count());
             report(line, Rule::Word, format!("\"{phrase}\"; say it plainly ({plainer})"));
         }
     }
+}
+
+fn is_of_tests(file: &str) -> bool {
+    file.contains("/tests/") || file.ends_with("tests.rs")
 }
 
 /// Where phrases of `list` occur in a text, each with the plainer one.
@@ -298,10 +308,10 @@ fn trimmed_lines(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join("\n")
 }
 
-/// Comments, joined where they stand on successive lines, and string literals, each with its first
-/// line.
-fn prose_of_rust(text: &str) -> Vec<(usize, String)> {
-    let mut found: Vec<(usize, String)> = Vec::new();
+/// Comments, joined where they stand on successive lines, and string literals: each with its first
+/// line, and whether it is a comment.
+fn prose_of_rust(text: &str) -> Vec<(usize, String, bool)> {
+    let mut found: Vec<(usize, String, bool)> = Vec::new();
     let mut comment_ends_at = 0;
     let mut rest = text;
     let mut line = 1;
@@ -311,19 +321,19 @@ fn prose_of_rust(text: &str) -> Vec<(usize, String)> {
             let length = rest.find('\n').unwrap_or(rest.len());
             let words = rest[..length].trim_start_matches(['/', '!']).trim();
             match found.last_mut().filter(|_| comment_ends_at + 1 == line) {
-                Some((_, prose)) => *prose = format!("{prose}\n{words}"),
-                None => found.push((line, words.to_owned())),
+                Some((_, prose, _)) => *prose = format!("{prose}\n{words}"),
+                None => found.push((line, words.to_owned(), true)),
             }
             comment_ends_at = line;
             length
         } else if c == '"' {
             let (prose, length) = plain_string(rest);
-            found.push((line, prose));
+            found.push((line, prose, false));
             comment_ends_at = 0;
             length
         } else if c == 'r' && !before.is_alphanumeric() && before != '_' && raw_string(rest).is_some() {
             let (prose, length) = raw_string(rest).unwrap_or_default();
-            found.push((line, prose));
+            found.push((line, prose, false));
             comment_ends_at = 0;
             length
         } else if c == '\'' {
@@ -425,6 +435,16 @@ fn names_of_tests_are_read_word_by_word() {
     assert_eq!(seen.len(), 3, "{seen:?}");
     assert!(seen[0].starts_with("crates/x/src/a.rs:2: \"told\""), "{seen:?}");
     assert!(seen[2].starts_with("tests/netns/a.py:2: \"nobody\""), "{seen:?}");
+}
+
+#[test]
+fn comments_of_sources_name_things() {
+    let source = "/// Somebody\n/// who is told.\nsay(\"who\");\n";
+    for (file, count) in [("crates/x/src/a.rs", 3), ("crates/x/src/a/tests.rs", 1), ("crates/x/tests/a.rs", 1)] {
+        let mut found = Vec::new();
+        check(file, source, &mut found);
+        assert_eq!(found.len(), count, "{file}: {:?}", found.iter().map(ToString::to_string).collect::<Vec<_>>());
+    }
 }
 
 #[test]

@@ -273,7 +273,8 @@ impl<'d> Known<'d> {
         Some(self.prefixes6.number(written.value))
     }
 
-    /// What a redirection comes to, if its targets can be reached outside and are nobody's here.
+    /// What a redirection comes to, if its targets can be reached outside and belong to nothing
+    /// here.
     pub(super) fn redirection(&self, draft: &RuleDraft, matches: &Match, report: &mut Report) -> Option<Redirection> {
         let faults = report.fault_count();
         let action = match &draft.to {

@@ -1,7 +1,7 @@
 //! IPv6 prefixes that rules, filters and classes name, and what stands for them.
 //!
 //! All prefixes must be known before it is decided what stands for each ([`nat::stand_in`]). Until
-//! then a rule has a number: an address of 224.0.0.0/3, which nobody can write.
+//! then a rule has a number: an address of 224.0.0.0/3, which cannot be written.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -100,7 +100,7 @@ fn is_by_formula(pool: &PoolDraft) -> bool {
 struct ByFormula<'d> {
     pool: &'d PoolDraft,
     source: Prefix,
-    /// The rule matches nobody else.
+    /// The rule matches no other subscriber.
     is_all: bool,
 }
 

@@ -120,7 +120,7 @@ pub struct DeviceAddress {
 /// §5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressCheck {
-    /// Nobody else has it.
+    /// No other station has it.
     Done,
     /// It is being found out.
     UnderWay,

@@ -53,8 +53,8 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// A message without the attributes that nobody reads here; None: nobody reads it. The library
-/// panics at some attributes that are shorter than they should be.
+/// A message without the attributes that are not read here; None if it is not read at all. The
+/// library panics at some attributes that are shorter than they should be.
 fn without_unread(message: &[u8]) -> Option<Vec<u8>> {
     let kind = message.get(4..6).and_then(<[u8]>::first_chunk).map_or(0, |kind| u16::from_ne_bytes(*kind));
     // Length of what stands before the attributes, and which of them are read
@@ -63,7 +63,7 @@ fn without_unread(message: &[u8]) -> Option<Vec<u8>> {
         // Station, name, MTU, device below and its network namespace, controller, what it is, and
         // its alias.
         16 | 17 => (16, &[1, 3, 4, 5, 10, 18, 20, 37]),
-        // Address of the other end, own address, and who set it.
+        // Address of the other end, own address, and what set it.
         20 | 21 => (8, &[1, 2, 11]),
         // Destination, device, gateway, metric, several next hops, table.
         NEW_ROUTE | DELETED_ROUTE => (12, &[1, 4, 5, 6, 9, 15]),

@@ -29,7 +29,8 @@ pub struct NeighbourNews {
     pub is_asked: bool,
     /// An operator has set it; the kernel never asks for it.
     pub is_fixed: bool,
-    /// The kernel forgot it though it had answered: its table is full, or nobody asked for a while.
+    /// The kernel forgot it though it had answered: its table is full, or no program asked for a
+    /// while.
     pub is_collected: bool,
 }
 

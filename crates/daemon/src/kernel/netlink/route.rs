@@ -135,7 +135,7 @@ pub fn route_news<P: Family>(message: &[u8], objects: &NextHopObjects) -> Option
             (DESTINATION, _) => address = address_in::<P>(value).unwrap_or(address),
             (DEVICE, 4) => device = Some(word(value, 0)),
             (GATEWAY, _) => gateway = address_in::<P>(value).unwrap_or(gateway),
-            // A router of the other family (RFC 8950), whose station nobody here asks for, or a
+            // A router of the other family (RFC 8950), whose station is not asked for here, or a
             // tunnel that the kernel would put the packet into.
             (VIA | TUNNEL, _) => is_plain = false,
             (METRIC, 4) => metric = word(value, 0),

@@ -82,8 +82,8 @@ impl Follower {
         self.routing.counters.announced.store(self.announced.len() as u64, Ordering::Relaxed);
     }
 
-    /// Sees to it that the kernel has a route of Natrix. One of somebody else stays beside it: the
-    /// kernel takes both, of IPv6 only with different metrics.
+    /// Sees to it that the kernel has a route of Natrix. A route of another program stays beside
+    /// it: the kernel takes both, of IPv6 only with different metrics.
     fn put(&mut self, served: Served, table: u32) -> io::Result<()> {
         let message = served.message(table);
         // Without NLM_F_REPLACE, which would take the place of another one.

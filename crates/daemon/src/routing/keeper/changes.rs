@@ -25,7 +25,7 @@ use crate::routing::rib::RibOf;
 use crate::routing::rib::Table;
 use crate::routing::shared::RouteCounters;
 
-/// Changes made while others who want to read the routes wait: less than a millisecond.
+/// Changes made while readers of the routes wait: less than a millisecond.
 pub(super) const CHANGES_LOCKED: usize = 64;
 
 impl Follower {

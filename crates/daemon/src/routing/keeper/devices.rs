@@ -92,9 +92,9 @@ impl Follower {
             .collect();
     }
 
-    /// Finds devices that somebody set down or deleted, or took an address from. The kernel then
-    /// resolves no neighbours for Natrix, or no router finds it. One whose MTU somebody changed
-    /// still does all that Natrix needs.
+    /// Finds devices that were set down or deleted, or lost an address. The kernel then resolves no
+    /// neighbours for Natrix, or no router finds it. A device whose MTU was changed still does all
+    /// that Natrix needs.
     fn look_at_devices(&mut self, set_up: &HashSet<(u32, bool)>, mtus: &HashMap<u32, u32>) {
         let mut all = Vec::new();
         let read = self.socket.dump(netlink::all_addresses(), |message| all.extend(netlink::device_address(&message)));
@@ -183,8 +183,8 @@ impl Follower {
         }
     }
 
-    /// Somebody changed the link-layer address of a device. The kernel would announce it, and the
-    /// port receives no frames to it.
+    /// The link-layer address of a device was changed. The kernel would announce it, and the port
+    /// receives no frames to it.
     fn put_back_stations(&mut self, found: &HashMap<u32, Vec<u8>>) {
         let shared = Arc::clone(&self.settings_of);
         for (interface, device) in &self.devices.interfaces {
@@ -220,7 +220,7 @@ impl Follower {
         let shared = Arc::clone(&self.settings_of);
         for (interface, device) in &self.devices.interfaces {
             for (address, prefix_length) in addresses_of(shared.settings(), *interface) {
-                // The kernel would add one that somebody has removed.
+                // The kernel would add an address that was removed.
                 if restores || there.contains(&(*device, address, prefix_length)) {
                     // The device may have been removed by hand.
                     let _ = self.socket.request(netlink::address(*device, address, prefix_length), NLM_F_REPLACE);
@@ -231,8 +231,8 @@ impl Follower {
 }
 
 /// Passes on what the kernel has found out about own IPv6 addresses of its devices. While it tries
-/// one again that another station had, that station may still have it. An address that somebody
-/// has taken from its device is in use, because the kernel has found no other station.
+/// one again that another station had, that station may still have it. An address that was removed
+/// from its device is in use, because the kernel has found no other station.
 fn note_checks(own: &OwnAddresses, devices: &[(InterfaceId, u32)], found: &[DeviceAddress]) {
     for (interface, device) in devices {
         for own_address in own.of(*interface) {

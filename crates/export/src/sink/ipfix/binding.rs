@@ -232,7 +232,7 @@ fn count(counts: &mut HashMap<Pair, u32>, event: &Event) -> Option<bool> {
     Some(false)
 }
 
-/// While not all is known: a pair that nobody knows to be bound begins, or the last of it may end.
+/// While not all is known: a pair that is not known to be bound begins, or the last of it may end.
 fn see(known: &mut HashSet<Pair>, event: &Event, of: (&mut Bound, bool), changes: &mut Vec<Change>) {
     let (pair, (bound, is_from_start)) = (pair_of(event), of);
     if event.subscriber == UNKNOWN_HOST {

@@ -63,8 +63,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Notes why an address without a holder may have been somebody's all the same: the
-    /// configuration decided, or it was no address of a pool. Between two moments of a boot.
+    /// Notes why an address without a holder may have had a holder all the same: the configuration
+    /// decided, or it was no address of a pool. Between two moments of a boot.
     pub(super) fn note_assignment(&mut self, boot: u32, from_us: u64, to_us: u64) {
         let address = self.question.address;
         let Some(known) = self.store.catalogue.boots.get(boot as usize).filter(|_| self.question.host.is_none()) else {

@@ -139,7 +139,7 @@ pub(super) fn recover(
         // If the clock went forward by more than the rings cover, no record covers what it showed.
         let shows_again = ahead_us < rest.builder.covered_us().saturating_sub(since_us) as i64;
         if is_covered && !is_clock_same && shows_again {
-            // The clock was set after the last frame, or after the end: nobody knows which.
+            // The clock was set after the last frame, or after the end: it is unknown which.
             let monotonic_us = rest.builder.covered_us().max(set_us);
             let unix_us = monotonic_us.saturating_add_signed(offset_now);
             set = Some(Entry::Clock { moment: Moment { monotonic_us, unix_us }, since_us });
