@@ -10,6 +10,7 @@ use crate::state::tcp;
 use crate::state::tcp::TcpState;
 use crate::state::tcp::state_now;
 use crate::state::timers::Timers;
+use crate::steps::port_choice::hold_down_of_port;
 use crate::steps::view::View;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -139,13 +140,13 @@ impl Ledger {
         let external = mapping.external();
         let subscriber = mapping.subscriber;
         let retired = self.local.pool_address(external.address.to_bits());
-        let hold_down_of_port = |address| {
+        let hold_down_of = |address| {
             special.map_or_else(
-                || Ledger::hold_down_of_port(mapping, self.shared.compiled_pool(address)),
+                || hold_down_of_port(mapping, self.shared.compiled_pool(address)),
                 |(hold_down, _)| hold_down,
             )
         };
-        let retired = retired.map(|address| (address, hold_down_of_port(address)));
+        let retired = retired.map(|address| (address, hold_down_of(address)));
         if mapping.has_session() {
             mapping.clear_inline_session();
             self.counters.sessions_removed += 1;

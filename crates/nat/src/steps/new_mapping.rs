@@ -223,6 +223,49 @@ impl View<'_> {
         random: &mut Random,
         report: &mut T,
     ) -> Result<Foretold, Verdict> {
+        let decided = self.decide_unused(ask, owner, compiled, random, report);
+        let Err(verdict @ (Verdict::PortsExhausted | Verdict::BlockLimit)) = decided else { return decided };
+        match ask.expired.and_then(|_| self.external_of_expired(ask, owner, compiled)) {
+            Some((entry, external)) => self.decide_at_expired(ask, owner, compiled, (entry, external), report),
+            None => Err(verdict),
+        }
+    }
+
+    #[cold]
+    fn external_of_expired(&self, ask: &Ask<'_>, owner: &Owner, compiled: &CompiledPool) -> Option<(Entry, External)> {
+        let entry = self.entry(owner, ask.key, compiled, port_class(ask.key.port, compiled)).ok()?;
+        let place = match owner.slot {
+            Some(slot) if entry.pool != compiled.id => self.place_in_other_pool(slot, compiled)?,
+            _ => entry.place,
+        };
+        Some((entry, self.port_of_expired(ask, compiled, place)?))
+    }
+
+    #[cold]
+    fn decide_at_expired<T: Report>(
+        &self,
+        ask: &Ask<'_>,
+        owner: &Owner,
+        compiled: &CompiledPool,
+        (entry, external): (Entry, External),
+        report: &mut T,
+    ) -> Result<Foretold, Verdict> {
+        self.admit_mapping(ask, owner)?;
+        report.step(|| Step::MappingWouldBeCreated { ports_free: 1 });
+        let entered = Some(Entered { entry, address: external.address }).filter(|_| entry.is_new);
+        let mapping = self.new_mapping(ask, owner, entered, external, compiled);
+        Ok(Foretold { mapping, address: Some(external.address) })
+    }
+
+    /// With a port that is free now.
+    fn decide_unused<T: Report>(
+        &self,
+        ask: &Ask<'_>,
+        owner: &Owner,
+        compiled: &CompiledPool,
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<Foretold, Verdict> {
         let key = ask.key;
         let class = port_class(key.port, compiled);
         let entry = self.entry(owner, key, compiled, class);

@@ -158,8 +158,11 @@ pub(crate) enum Ending {
     Return(NoWay),
     DropByRule(Ruling),
     Pass(NextHop),
-    /// This mapping has expired: end it, then decide again.
-    Expire(u32),
+    /// The mapping has expired: end it, then decide again. [`View::map`] foretells the decision.
+    Expire {
+        mapping: u32,
+        way: Way,
+    },
     /// `wanted`: the pool it should have come from.
     Refuse {
         verdict: Verdict,
@@ -411,7 +414,10 @@ impl View<'_> {
         }
         match alive {
             Some(mapping) => self.open_session(packet, question, mapping, way, report),
-            None => self.open_mapping(packet, question, way, random, report),
+            None => match packet.found {
+                Some(expired) => Err(self.expire(expired, question, way)),
+                None => self.map(packet, question, way, random, report),
+            },
         }
     }
 
@@ -485,7 +491,16 @@ impl View<'_> {
         }
     }
 
-    fn open_mapping<T: Report>(
+    fn expire(&self, mapping: u32, question: &Question, way: Way) -> Ending {
+        let may_end = !self.state.mappings.get(mapping).is_recorded() || self.events.would_end();
+        match may_end {
+            true => Ending::Expire { mapping, way },
+            false => Ending::Refuse { verdict: Verdict::LogFull, wanted: question.ruling.action.pool() },
+        }
+    }
+
+    /// A new mapping, after the end of the expired one, if any.
+    pub(crate) fn map<T: Report>(
         &self,
         packet: &Outbound<'_>,
         question: &Question,
@@ -494,12 +509,6 @@ impl View<'_> {
         report: &mut T,
     ) -> Result<Departure, Ending> {
         let Outbound { now, key, foresight, found: expired, .. } = packet;
-        if let Some(expired) = expired.filter(|_| !T::LISTENS) {
-            let may_end = !self.state.mappings.get(expired).is_recorded() || self.events.would_end();
-            let wanted = question.ruling.action.pool();
-            let refused = Ending::Refuse { verdict: Verdict::LogFull, wanted };
-            return Err(if may_end { Ending::Expire(expired) } else { refused });
-        }
         let wanted = question.ruling.action.pool();
         let ask = Ask { now: *now, key, wanted, foresight: *foresight, expired: *expired };
         let mapping = self.decide_mapping(&ask, random, report);

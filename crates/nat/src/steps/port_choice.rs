@@ -8,10 +8,14 @@ use crate::external::ports::Sought;
 use crate::external::ports::Taker;
 use crate::external::static_mapping::Kind;
 use crate::random::Random;
+use crate::settings::Filtering;
 use crate::snapshot::shared::CompiledBlocks;
 use crate::snapshot::shared::CompiledPool;
 use crate::snapshot::slices_in_blocks::SliceUse;
 use crate::state::mapping::InternalKey;
+use crate::state::mapping::Mapping;
+use crate::state::tcp::TcpState;
+use crate::steps::opening::Ask;
 use crate::steps::opening::External;
 use crate::steps::opening::FromGuaranteed;
 use crate::steps::opening::Owner;
@@ -19,6 +23,7 @@ use crate::steps::opening::Place;
 use crate::steps::opening::Source;
 use crate::steps::pairing::UNPAIRED;
 use crate::steps::view::View;
+use crate::time::Duration;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Protocol;
@@ -51,6 +56,26 @@ fn range_of(blocks: &CompiledBlocks, address: AddressIndex) -> PortRange {
 
 fn free_port(address: AddressIndex, port: u16, guaranteed: Option<FromGuaranteed>) -> External {
     External { address, port, source: Source::Free { taker: Taker::Anyone, guaranteed, activates: None } }
+}
+
+/// Of the port, if the mapping ends now.
+pub(crate) fn hold_down_of_port(mapping: &Mapping, compiled: &CompiledPool) -> Duration {
+    if compiled.one_to_one {
+        // No other subscriber ever gets it (RFC 6888 REQ-8B).
+        return Duration::ZERO;
+    }
+    let protocol = mapping.protocol();
+    let at_once = compiled.reuse_at_once;
+    let is_filtered = compiled.filtering[protocol.index()] != Filtering::EndpointIndependent;
+    let was_closed = protocol == Protocol::Tcp
+        && mapping.has_session()
+        && mapping.extra_count() == 0
+        && mapping.state() == TcpState::Closing;
+    if (at_once.filtered && is_filtered) || (at_once.tcp_closed && was_closed) {
+        Duration::ZERO
+    } else {
+        compiled.reuse_delay
+    }
 }
 
 struct SubscriberPorts<'k> {
@@ -127,6 +152,23 @@ impl View<'_> {
         let port = self.pick_single(address, key, class, parity_of(key, compiled), random);
         let port = port.ok_or(Verdict::PortsExhausted)?;
         Ok(free_port(address, port, Some(guaranteed).filter(|_| compiled.has_guarantees())))
+    }
+
+    /// The port of the endpoint's expired mapping. Until that ends, all others look at the port as
+    /// taken. `only`: an address of the pool where the endpoint must be.
+    pub(crate) fn port_of_expired(&self, ask: &Ask<'_>, compiled: &CompiledPool, only: Place) -> Option<External> {
+        let expired = self.state.mappings.get(ask.expired?);
+        let (key, external) = (self.static_key(&expired.key()), expired.external());
+        let address = self.snapshot.address_index(external.address)?;
+        let is_there = match only {
+            Place::At(only) => only == address,
+            Place::Preferred(_) | Place::Chosen | Place::Any => self.snapshot.pool_of(address) == compiled.id,
+        };
+        let is_left = is_there
+            && self.snapshot.closed(address).is_none()
+            && self.snapshot.orphaned(&key, external, expired.created_s()).is_none()
+            && hold_down_of_port(expired, compiled) == Duration::ZERO;
+        is_left.then(|| free_port(address, external.port, None))
     }
 
     /// `None` while an older mapping has the port, or it is held down.

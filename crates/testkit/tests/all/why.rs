@@ -349,6 +349,44 @@ fn hairpins_of_addresses_that_a_pool_loses_are_foretold() {
     }
 }
 
+/// An expired mapping ends with the packet that needs another one, not only by the sweep.
+#[test]
+fn a_mapping_after_an_expired_one_is_foretold() {
+    let blocks = Blocks { size: BlockSize::MIN, per_subscriber_max: 1, idle: Duration::from_secs(60) };
+    let modes = [
+        (Allocation::Ports, 2_000),
+        (Allocation::Blocks(blocks), 2_111),
+        (Allocation::Deterministic { dynamic_slices: 0, overflow: blocks }, 2_111),
+    ];
+    for (allocation, last) in modes {
+        for (reuse_s, pooling) in [(0, Pooling::Paired), (0, Pooling::Arbitrary), (60, Pooling::Paired)] {
+            if pooling == Pooling::Arbitrary && matches!(allocation, Allocation::Deterministic { .. }) {
+                continue;
+            }
+            let mut settings = settings().addresses(&POOL[..1]).pooling(pooling).ports(2_048.min(last), last);
+            settings.pools[0].allocation = allocation;
+            settings.pools[0].reuse_delay = Duration::from_secs(reuse_s);
+            settings.pools[0].subscribers = vec![prefix([100, 64, 0, 11], 32)];
+            for mut bed in beds(&settings) {
+                let all = 64.min(last - 2_048.min(last) + 1);
+                for n in 0..all {
+                    let packet = build::udp(at(host(0, 1), 5_000 + n), at(E1, 53)).payload_length(8).build();
+                    check(&mut bed, INSIDE, &packet);
+                }
+                bed.jump(Duration::from_secs(301));
+                for n in [0, all - 1, 70] {
+                    for to in [at(E2, 53), at(E1, 53)] {
+                        let packet = build::udp(at(host(0, 1), 5_000 + n), to).payload_length(8).build();
+                        let foretold = check(&mut bed, INSIDE, &packet);
+                        let is_free = reuse_s == 0 && n == 0;
+                        assert!(!is_free || foretold.verdict == Verdict::Outbound, "{allocation:?}, {pooling:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn a_flow_that_gets_no_port_is_foretold() {
     for pooling in [Pooling::Paired, Pooling::Arbitrary] {

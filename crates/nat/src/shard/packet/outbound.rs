@@ -184,8 +184,8 @@ impl PacketPath {
         for _ in 0..ATTEMPTS {
             let (view, random) = self.ledger.deciding();
             match view.depart(&packet, &question, random, &mut ()) {
-                Err(Ending::Expire(index)) => {
-                    self.ledger.end_mapping(now, index);
+                Err(Ending::Expire { mapping: expired, .. }) => {
+                    self.ledger.end_mapping(now, expired);
                     packet.found = None;
                 }
                 Ok(Departure::Map { mapping, new, way }) => {
@@ -253,7 +253,7 @@ impl PacketPath {
                 self.refuse(now, Unmade { key: &packet.key, verdict, wanted }, meta, bytes, sink)
             }
             Ending::Drop(verdict) => Fate::Done(verdict),
-            Ending::Expire(_) => Fate::Done(Verdict::NoMapping),
+            Ending::Expire { .. } => Fate::Done(Verdict::NoMapping),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Counts what a configuration change would do to one worker's state.
 
 use crate::rows::Prospect;
+use crate::steps::port_choice::hold_down_of_port;
 use crate::steps::view::View;
 use core::cmp::Reverse;
 use core::net::Ipv4Addr;
@@ -10,7 +11,6 @@ use crate::external::blocks::Block;
 use crate::external::ports::PortRange;
 use crate::reload::already_held::AlreadyHeld;
 use crate::reload::outlook::Outlook;
-use crate::shard::Ledger;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::shard::reload::next_mapping::Denial;
 use crate::shard::reload::next_mapping::Next;
@@ -480,7 +480,7 @@ impl View<'_> {
                         Fate::DrainUntil(Reverse(ends)) => ends,
                         Fate::End => now,
                     };
-                    ends + Ledger::hold_down_of_port(self.state.mappings.get(index), compiled)
+                    ends + hold_down_of_port(self.state.mappings.get(index), compiled)
                 }
             };
             latest = latest.max(free_at);

@@ -356,7 +356,11 @@ impl View<'_> {
         {
             return verdict;
         }
-        match self.depart(&packet, &question, &mut account.random.clone(), account) {
+        let mut departure = self.depart(&packet, &question, &mut account.random.clone(), account);
+        if let Err(Ending::Expire { way, .. }) = departure {
+            departure = self.map(&packet, &question, way, &mut account.random.clone(), account);
+        }
+        match departure {
             Ok(departure) => self.explain_departure(&packet, &question, departure, account),
             Err(ending) => self.explain_ending(&packet, ending, account),
         }
@@ -389,8 +393,7 @@ impl View<'_> {
                 account.destination_after = Some(packet.destination());
                 Verdict::Passed
             }
-            // The packet path ends the mapping first.
-            Ending::Expire(_) => Verdict::NoMapping,
+            Ending::Expire { .. } => Verdict::NoMapping,
         }
     }
 

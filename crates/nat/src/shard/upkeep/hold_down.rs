@@ -2,11 +2,7 @@
 //! new one. Its old internal endpoint does not get it back either: REQ-8 covers any new mapping,
 //! and to recognise the endpoint would cost each new mapping a lookup.
 
-use crate::settings::Filtering;
 use crate::shard::Ledger;
-use crate::snapshot::shared::CompiledPool;
-use crate::state::mapping::Mapping;
-use crate::state::tcp::TcpState;
 use crate::steps::view::View;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -24,25 +20,6 @@ impl View<'_> {
 }
 
 impl Ledger {
-    pub(in crate::shard) fn hold_down_of_port(mapping: &Mapping, compiled: &CompiledPool) -> Duration {
-        if compiled.one_to_one {
-            // No other subscriber ever gets it (RFC 6888 REQ-8B).
-            return Duration::ZERO;
-        }
-        let protocol = mapping.protocol();
-        let at_once = compiled.reuse_at_once;
-        let is_filtered = compiled.filtering[protocol.index()] != Filtering::EndpointIndependent;
-        let was_closed = protocol == Protocol::Tcp
-            && mapping.has_session()
-            && mapping.extra_count() == 0
-            && mapping.state() == TcpState::Closing;
-        if (at_once.filtered && is_filtered) || (at_once.tcp_closed && was_closed) {
-            Duration::ZERO
-        } else {
-            compiled.reuse_delay
-        }
-    }
-
     pub(in crate::shard) fn release_ports(&mut self, now: Instant, elapsed: u64, ended: usize) {
         let by_time = (elapsed / MICROS_PER_RELEASE).min(RELEASES_PER_CALL_MAX as u64) as usize;
         let count = RELEASES_PER_CALL_MIN + by_time + ended;
