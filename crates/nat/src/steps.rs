@@ -20,6 +20,7 @@ pub(crate) mod report;
 pub(crate) mod session;
 pub(crate) mod step;
 pub(crate) mod subscriber;
+pub(crate) mod to_server;
 pub(crate) mod untranslated;
 pub(crate) mod view;
 pub(crate) mod way;

@@ -35,9 +35,7 @@ use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
 use crate::state::session::HashedBy;
 use crate::state::tcp;
-use crate::state::tcp::TcpState;
 use crate::steps::view::View;
-use crate::steps::view::hashed_by;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Protocol;
@@ -119,18 +117,6 @@ pub(in crate::shard) enum Done {
 }
 
 impl View<'_> {
-    pub(in crate::shard) fn control_session(&self, now: Instant, key: &AlgKey) -> Option<SessionRef> {
-        let mapping = self.state.mappings.get(key.mapping);
-        if !mapping.is_in_use() || AlgKey::of(key.mapping, mapping, key.remote) != *key {
-            return None;
-        }
-        if mapping.session_matches(key.remote.0, key.remote.1, now) {
-            return Some(SessionRef::Inline);
-        }
-        let by = hashed_by(self.pool_of_mapping(key.mapping)?, mapping.protocol());
-        self.state.find_session(key.mapping, key.remote.0, key.remote.1, by, now)
-    }
-
     /// Whether the store has this mapping's first session.
     pub(in crate::shard) fn has_control_session(&self, index: u32) -> bool {
         let mapping = self.state.mappings.get(index);
@@ -261,8 +247,7 @@ impl Ledger {
         self.state.control_sessions.as_mut()?.start(begun)
     }
 
-    /// For a client outside that asks a server inside over UDP, if a gateway can read it. The
-    /// oldest unanswered session may be replaced.
+    /// For a client outside that asks a server inside over UDP.
     pub(in crate::shard) fn open_to_server(
         &mut self,
         at: Arrival<'_>,
@@ -273,35 +258,20 @@ impl Ledger {
     ) -> Result<SessionRef, Verdict> {
         let Arrival { now, parsed, .. } = at;
         let gateway = self.view().gateway_of_server(index).map(|gateway| gateway.alg);
-        if let Some(alg) = gateway.filter(|alg| asks(*alg, payload_of(bytes, parsed))) {
-            let subscriber = self.state.mappings.get(index).subscriber;
-            let store = self.state.control_sessions.as_ref();
-            let store = store.filter(|store| store.has_room_for(subscriber, Side::Outside));
-            let oldest = store.and_then(|store| store.client_to_replace(subscriber));
-            // Nothing is replaced for a client that is refused anyway.
-            let oldest = oldest.filter(|oldest| {
-                self.view().can_open_to_server(now, index) || self.frees_session_of(now, *oldest, index)
-            });
-            if let Some(oldest) = oldest {
-                self.replace_control(now, oldest);
-            }
-            let opens = self.view().can_open_to_server(now, index);
-            // One reason for each request.
-            let refusal = match (opens, oldest) {
-                (true, None) => None,
-                (true, Some(_)) => Some(GatewayRefusal::SubscriberLimit),
-                (false, _) => Some(GatewayRefusal::TableFull),
-            };
-            if let Some(refusal) = refusal {
-                self.counters.gateways[usize::from(alg.0)].refuse(refusal);
-            }
-            if opens {
-                return self.create_session(now, index, new, by);
-            }
+        let gateway = gateway.filter(|alg| asks(*alg, payload_of(bytes, parsed)));
+        let remote = (new.remote_address, new.remote_port);
+        let decided = self.view().decide_to_server(now, index, remote, gateway.is_some());
+        if let Some(oldest) = decided.replaces {
+            self.replace_control(now, oldest);
+        }
+        if let (Some(alg), Some(refusal)) = (gateway, decided.refusal) {
+            self.counters.gateways[usize::from(alg.0)].refuse(refusal);
+        }
+        if decided.is_read {
+            return self.create_session(now, index, new, by);
         }
         // The session is not for this packet.
-        let mapping = self.state.mappings.get(index);
-        if self.view().rules_lead_away(&mapping.key(), (new.remote_address, new.remote_port)) {
+        if decided.is_for_answers {
             self.create_session(now, index, new, by)?;
         }
         Err(Verdict::SessionTableFull)
@@ -310,28 +280,11 @@ impl Ledger {
     /// An unanswered client's session ends, or forged clients could take all sessions of their
     /// server's mapping. A mapping's first session stays, as without a gateway.
     fn replace_control(&mut self, now: Instant, place: u32) {
-        let extra = self.unanswered_client(now, place);
+        let extra = self.view().unanswered_client(now, place);
         self.end_control(now, place);
         if let Some((_, slot)) = extra {
             self.end_extra_session(now, slot);
         }
-    }
-
-    /// Its mapping and session, unless it is the mapping's first.
-    fn unanswered_client(&self, now: Instant, place: u32) -> Option<(u32, u32)> {
-        let session = self.state.control_sessions.as_ref()?.get(place);
-        let key = session.key;
-        let of = self.view().control_session(now, &key).filter(|_| session.is_of_client())?;
-        match of {
-            SessionRef::Extra(slot) if self.state.session_state(key.mapping, of).0 == TcpState::UNANSWERED => {
-                Some((key.mapping, slot))
-            }
-            _ => None,
-        }
-    }
-
-    fn frees_session_of(&self, now: Instant, place: u32, index: u32) -> bool {
-        self.unanswered_client(now, place).is_some_and(|(mapping, _)| mapping == index)
     }
 
     fn end_control(&mut self, now: Instant, place: u32) {

@@ -126,7 +126,8 @@ pub(crate) enum OpenedFor {
     Packet,
     /// Its answers only.
     Answers,
-    /// A gateway, which reads the packets of a session.
+    /// A gateway, which reads the packets of a session, if it is a request
+    /// ([`View::decide_to_server`]).
     Gateway,
 }
 
@@ -363,9 +364,7 @@ impl<'a> View<'a> {
             ByGrant::AsPool | ByGrant::Refused(_) => None,
         };
         match protocol {
-            Protocol::Udp | Protocol::Icmp => {
-                self.open_for_datagram(packet, protocol, index, (granted, registered), report)
-            }
+            Protocol::Udp | Protocol::Icmp => self.open_for_datagram(packet, protocol, index, (granted, registered)),
             Protocol::Tcp if !packet.is_syn() => Err(Act::Drop(Verdict::TcpNoSession)),
             Protocol::Tcp => self.open_for_syn(packet, index, registered.is_some(), report).map(Some),
         }
@@ -400,13 +399,12 @@ impl<'a> View<'a> {
     }
 
     /// The first packet from inside makes a session, so a flood from outside takes no memory.
-    fn open_for_datagram<T: Report>(
+    fn open_for_datagram(
         &self,
         packet: &Inbound<'_>,
         protocol: Protocol,
         index: u32,
         (granted, registered): (ByGrant, Option<Instant>),
-        report: &mut T,
     ) -> Result<Option<(NewSession, OpenedFor)>, Act> {
         let Inbound { now, parsed, .. } = *packet;
         let asks = !packet.ends_here() && matches!(parsed.class, Class::Udp | Class::IcmpRequest);
@@ -424,9 +422,6 @@ impl<'a> View<'a> {
         // A gateway reads a client's first request over UDP to a server behind a forward only with
         // a session.
         if let Some(gateway) = to_server.then(|| self.gateway_of_server(index)).flatten() {
-            if T::LISTENS && report.asks(gateway.alg) && self.can_open_to_server(now, index) {
-                report.step(|| Step::SessionWouldBeCreated);
-            }
             // Anyone can forge clients, so it ends soon unless the server answers.
             (new.state, new.expires) = (TcpState::UNANSWERED, now + gateway.timeout);
             return Ok(Some((new, OpenedFor::Gateway)));
@@ -469,12 +464,6 @@ impl<'a> View<'a> {
     fn may_open_to_registration(&self, now: Instant, index: u32) -> bool {
         let has_few = self.state.mappings.get(index).extra_count() < REGISTERED_SESSIONS_MAX;
         has_few && self.decide_session(now, index).is_ok()
-    }
-
-    pub(crate) fn can_open_to_server(&self, now: Instant, index: u32) -> bool {
-        let (store, subscriber) = (self.state.control_sessions.as_ref(), self.state.mappings.get(index).subscriber);
-        store.is_some_and(|store| store.has_room_for(subscriber, Side::Outside))
-            && self.decide_session(now, index).is_ok()
     }
 
     /// Reads what clients outside ask this mapping's server over UDP.

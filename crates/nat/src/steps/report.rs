@@ -1,7 +1,5 @@
 //! Collects steps for `natrix why` and traces; nothing on the packet path.
 
-use alg::AlgId;
-
 use crate::steps::step::Step;
 
 pub(crate) trait Report {
@@ -10,10 +8,6 @@ pub(crate) trait Report {
 
     /// Calls the closure only if [`Report::LISTENS`].
     fn step(&mut self, step: impl FnOnce() -> Step);
-
-    /// Whether the packet could begin a client's session with this gateway's servers. Only for
-    /// [`Report::LISTENS`].
-    fn asks(&self, alg: AlgId) -> bool;
 }
 
 impl Report for () {
@@ -21,8 +15,4 @@ impl Report for () {
 
     #[inline(always)]
     fn step(&mut self, _: impl FnOnce() -> Step) {}
-
-    fn asks(&self, _: AlgId) -> bool {
-        false
-    }
 }

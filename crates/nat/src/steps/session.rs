@@ -14,18 +14,33 @@ pub(crate) enum SessionPlace {
 impl View<'_> {
     /// Nothing is evicted (RFC 6888 REQ-11d).
     pub(crate) fn decide_session(&self, now: Instant, index: u32) -> Result<SessionPlace, Verdict> {
+        self.decide_session_beside(now, index, 0)
+    }
+
+    /// After the end of one of the mapping's further sessions.
+    pub(crate) fn decide_session_instead(&self, now: Instant, index: u32) -> Result<SessionPlace, Verdict> {
+        self.decide_session_beside(now, index, 1)
+    }
+
+    /// `ending`: so many of the mapping's further sessions end first.
+    #[inline]
+    fn decide_session_beside(&self, now: Instant, index: u32, ending: u16) -> Result<SessionPlace, Verdict> {
         let mapping = self.state.mappings.get(index);
         if !mapping.has_session() {
             return Ok(SessionPlace::First);
         }
         if !mapping.has_live_session(now) {
-            return self.admit_session(now, index, false).map(|()| SessionPlace::Again);
+            return self.admit_session_beside(now, index, false, ending).map(|()| SessionPlace::Again);
         }
         let limit = self.snapshot.settings().limits.sessions_per_mapping_max.min(u32::from(u16::MAX));
-        if u32::from(mapping.extra_count()) + 1 >= limit {
+        if u32::from(mapping.extra_count().saturating_sub(ending)) + 1 >= limit {
             return Err(Verdict::SessionLimit);
         }
-        self.admit_session(now, index, true)?;
-        if self.state.sessions.is_full() { Err(Verdict::SessionTableFull) } else { Ok(SessionPlace::Extra) }
+        self.admit_session_beside(now, index, true, ending)?;
+        if self.state.sessions.is_full() && ending == 0 {
+            Err(Verdict::SessionTableFull)
+        } else {
+            Ok(SessionPlace::Extra)
+        }
     }
 }

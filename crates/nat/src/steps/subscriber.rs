@@ -101,10 +101,28 @@ impl View<'_> {
 
     /// `takes_record`: it cannot reuse the inline slot.
     pub(crate) fn admit_session(&self, now: Instant, index: u32, takes_record: bool) -> Result<(), Verdict> {
+        self.admit_session_beside(now, index, takes_record, 0)
+    }
+
+    /// `ending`: so many of the mapping's further sessions end first.
+    #[inline]
+    pub(crate) fn admit_session_beside(
+        &self,
+        now: Instant,
+        index: u32,
+        takes_record: bool,
+        ending: u16,
+    ) -> Result<(), Verdict> {
         let slot = self.state.mappings.get(index).subscriber;
         let compiled = self.snapshot.classes.compiled(self.class_now(slot));
         let subscribers = &self.state.subscribers;
-        compiled.admits_session((subscribers.get(slot), subscribers.account(slot)), takes_record, now)
+        let account = subscribers.account(slot);
+        if ending == 0 {
+            return compiled.admits_session((subscribers.get(slot), account), takes_record, now);
+        }
+        let mut record = *subscribers.get(slot);
+        record.extra_sessions = record.extra_sessions.saturating_sub(u32::from(ending));
+        compiled.admits_session((&record, account), takes_record, now)
     }
 
     pub(crate) fn admit_flow(&self, now: Instant, realm: RealmId, address: u32) -> Result<(), Verdict> {

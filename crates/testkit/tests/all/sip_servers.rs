@@ -393,6 +393,25 @@ fn the_session_of_a_client_is_foretold() {
     bed.run_out();
 }
 
+/// Also where it takes the place of an older one, or there is none for it.
+#[test]
+fn the_session_of_one_client_in_place_of_another_is_foretold() {
+    for (sessions, read) in [(65, 100), (20, 20), (1_024, 100)] {
+        let mut bed = bed_with(|settings| settings.limits.sessions_per_mapping_max = sessions);
+        let mut count = 0;
+        for n in 0..100 {
+            let request = build::udp(forged(n), EXTERNAL).payload(invite(forged(n), EXTERNAL).as_bytes()).build();
+            let foretold = check(&mut bed, OUTSIDE, &request);
+            let is_read = udp_text(&bed.only_inside()) == invite(forged(n), SERVER);
+            let is_told = foretold.steps.iter().any(|step| matches!(step, Step::SessionWouldBeCreated));
+            assert_eq!(is_told, is_read, "{n}: {foretold:?}");
+            count += u32::from(is_read);
+        }
+        assert_eq!(count, read);
+        bed.run_out();
+    }
+}
+
 /// Nor do half-open connections to the server, which anyone can forge too.
 #[test]
 fn half_open_connections_keep_no_client_out() {

@@ -36,6 +36,7 @@ use crate::state::mapping::InternalKey;
 use crate::steps::door::Towards;
 use crate::steps::inbound::Act;
 use crate::steps::inbound::Inbound;
+use crate::steps::inbound::OpenedFor;
 use crate::steps::new_mapping::Foretold;
 use crate::steps::opening::Ask;
 use crate::steps::opening::External;
@@ -115,6 +116,10 @@ impl Account {
         }
     }
 
+    fn asks(&self, alg: AlgId) -> bool {
+        self.asks >> alg.0 & 1 != 0
+    }
+
     fn parsed(&mut self, parsed: &Parsed) {
         self.step(|| Step::Parsed {
             protocol: parsed.protocol_number,
@@ -156,10 +161,6 @@ impl Report for Account {
             self.newcomer = Some((number.to_bits(), name));
         }
         self.steps.push(step);
-    }
-
-    fn asks(&self, alg: AlgId) -> bool {
-        self.asks >> alg.0 & 1 != 0
     }
 }
 
@@ -214,6 +215,14 @@ impl View<'_> {
         let Inbound { now, parsed, via, .. } = *packet;
         let source = Endpoint::new(parsed.source.into(), parsed.source_port);
         let internal = match act {
+            Act::Open { mapping, new, purpose: OpenedFor::Gateway, .. } => {
+                let asks = self.gateway_of_server(mapping).is_some_and(|gateway| account.asks(gateway.alg));
+                let remote = (new.remote_address, new.remote_port);
+                if self.decide_to_server(now, mapping, remote, asks).is_read {
+                    account.step(|| Step::SessionWouldBeCreated);
+                }
+                self.state.mappings.get(mapping).internal()
+            }
             Act::Enter { mapping, .. } | Act::Open { mapping, .. } => self.state.mappings.get(mapping).internal(),
             Act::EnterFlow { flow, .. } => {
                 let flow = self.state.flows.get(flow);
