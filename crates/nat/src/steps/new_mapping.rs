@@ -130,11 +130,9 @@ impl View<'_> {
     }
 
     fn pool_of_new<T: Report>(&self, ask: &Ask<'_>, owner: &Owner, report: &mut T) -> Result<&CompiledPool, Verdict> {
-        let key = ask.key;
-        let fixed = self.pool_of_own_address(self.static_mapping_of(key));
-        let own = || self.snapshot.pool_for(key.realm, key.address.into());
-        let pool = fixed.or(owner.penalty).or(ask.wanted).or_else(own);
-        if let Some(pool) = pool.filter(|_| fixed.is_none()) {
+        let static_mapping = self.static_mapping_of(ask.key);
+        let pool = self.pool_of_endpoint(ask.key, owner, ask.wanted, static_mapping);
+        if let Some(pool) = pool.filter(|_| self.pool_of_own_address(static_mapping).is_none()) {
             report_pool(pool, owner.penalty.is_some(), ask.wanted.is_some(), report);
         }
         let expired = ask.expired.map(|index| self.state.mappings.get(index));
@@ -148,6 +146,56 @@ impl View<'_> {
         pool.map(|pool| &self.snapshot.pools[pool.index()]).ok_or(Verdict::SourceNotSubscriber)
     }
 
+    /// Without a look at room. Rules choose `wanted`.
+    #[inline]
+    pub(crate) fn pool_of_endpoint(
+        &self,
+        key: &InternalKey,
+        owner: &Owner,
+        wanted: Option<PoolId>,
+        static_mapping: Option<(Endpoint, Kind)>,
+    ) -> Option<PoolId> {
+        let own = || self.snapshot.pool_for(key.realm, key.address.into());
+        self.pool_of_own_address(static_mapping).or(owner.penalty).or(wanted).or_else(own)
+    }
+
+    /// Whether the pool gives this endpoint anything new, if it has room.
+    #[inline]
+    pub(crate) fn check_pool(
+        &self,
+        key: &InternalKey,
+        compiled: &CompiledPool,
+        static_mapping: Option<(Endpoint, Kind)>,
+    ) -> Result<(), Verdict> {
+        if compiled.one_to_one && static_mapping.is_none() {
+            // A one-to-one pool has addresses for its own subscribers only.
+            return Err(Verdict::PortsExhausted);
+        }
+        if self.drains_for(key, compiled, static_mapping) { Err(Verdict::AddressDraining) } else { Ok(()) }
+    }
+
+    /// Where the pool gives the subscriber of `entry` something. `serves_others`: it has ports for
+    /// subscribers of other pools.
+    #[inline]
+    pub(crate) fn place_given(
+        &self,
+        slot: Option<u32>,
+        entry: &Entry,
+        compiled: &CompiledPool,
+        serves_others: bool,
+    ) -> Option<Place> {
+        match slot {
+            Some(slot) if entry.pool != compiled.id => {
+                if serves_others {
+                    self.place_in_other_pool(slot, compiled)
+                } else {
+                    None
+                }
+            }
+            _ => Some(entry.place),
+        }
+    }
+
     fn admit_new(
         &self,
         ask: &Ask<'_>,
@@ -158,14 +206,10 @@ impl View<'_> {
         if is_recorded && !self.events.would_allocate() {
             return Err(Verdict::LogFull);
         }
-        if compiled.one_to_one && static_mapping.is_none() {
-            // A one-to-one pool has addresses for its own subscribers only.
-            return Err(Verdict::PortsExhausted);
-        }
         if static_mapping.is_some() && !self.events.would_allocate() {
             return Err(Verdict::LogFull);
         }
-        if self.drains_for(ask.key, compiled, static_mapping) { Err(Verdict::AddressDraining) } else { Ok(()) }
+        self.check_pool(ask.key, compiled, static_mapping)
     }
 
     fn decide_static<T: Report>(
@@ -234,10 +278,7 @@ impl View<'_> {
     #[cold]
     fn external_of_expired(&self, ask: &Ask<'_>, owner: &Owner, compiled: &CompiledPool) -> Option<(Entry, External)> {
         let entry = self.entry(owner, ask.key, compiled, port_class(ask.key.port, compiled)).ok()?;
-        let place = match owner.slot {
-            Some(slot) if entry.pool != compiled.id => self.place_in_other_pool(slot, compiled)?,
-            _ => entry.place,
-        };
+        let place = self.place_given(owner.slot, &entry, compiled, compiled.gives_single_ports())?;
         Some((entry, self.port_of_expired(ask, compiled, place)?))
     }
 
@@ -296,14 +337,8 @@ impl View<'_> {
         report: &mut T,
     ) -> Result<Foretold, Verdict> {
         let is_own = entered.entry.pool == compiled.id;
-        let paired = match owner.slot {
-            None => None,
-            Some(_) if is_own => known(entered.entry.place),
-            Some(slot) => {
-                let place = if compiled.gives_single_ports() { self.place_in_other_pool(slot, compiled) } else { None };
-                place.and_then(known)
-            }
-        };
+        let place = || self.place_given(owner.slot, &entered.entry, compiled, compiled.gives_single_ports());
+        let paired = owner.slot.and_then(|_| place()).and_then(known);
         if let Some(address) = paired {
             report.step(|| Step::PairedWith(self.snapshot.address(address)));
         }

@@ -1,8 +1,12 @@
 //! Where a subscriber's next mapping would be, now and under other settings, for a protocol's
-//! general traffic ([`General`]): the packet path's decision with another snapshot. Whether there
-//! is room does not count.
+//! general traffic ([`General`]). Whether there is room does not count, so this is not
+//! `decide_mapping` with another snapshot, but the steps of that which ask for no room, in the same
+//! order: the pool, whether it gives anything new, the pairing, the place. Only the rules come
+//! first, as the packet path asks them before. Endpoint-dependent sessions, which a rule may ask
+//! for, have one step of their own here: blocks serve them for other pools' subscribers, too.
 
 use crate::external::ports::PortClass;
+use crate::external::static_mapping::Kind;
 use crate::policy::rules::General;
 use crate::settings::MappingKind;
 use crate::settings::RuleAction;
@@ -13,8 +17,10 @@ use crate::steps::opening::Place;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::Endpoint;
 use crate::types::PoolId;
 use crate::types::Protocol;
+use crate::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shard) enum Next {
@@ -69,40 +75,35 @@ impl View<'_> {
             Some(action) => action.pool(),
             None => self.pool_by_pairing(shared, slot),
         };
-        // A subscriber with a one-to-one address has no other.
-        let own_address = shared.static_mappings.own_address(realm, inside);
-        if let Some(address) = own_address.and_then(|own| shared.address_index(own.into())) {
-            return match shared.closed(address) {
-                Some(_) => Next::Drains(shared.pool_of(address)),
-                None => Next::At(address),
-            };
-        }
         let view = View { snapshot: shared, is_in_effect: false, ..*self };
         let owner = view.owner_in(now, slot);
-        let own = owner.penalty.or_else(|| shared.pool_for(realm, inside.into()));
-        let Some(pool) = owner.penalty.or(wanted).or(own) else { return Next::None(Denial::NotServed) };
-        let Some(compiled) = shared.pools.get(pool.index()) else { return Next::None(Denial::NotServed) };
-        if shared.has_only_closed(compiled, realm, inside) {
-            return Next::Drains(pool);
-        }
-        let is_entered = view.is_settled(&owner, slot) && subscriber.pool == pool.0;
-        if compiled.one_to_one && !is_entered {
-            return Next::None(if own == Some(pool) { Denial::NotServed } else { Denial::OtherMode });
-        }
         let key = InternalKey { realm, protocol, address: inside, port: u16::MAX };
+        // Not a forward: that does not serve general traffic.
+        let own_address = shared.static_mappings.own_address(realm, inside);
+        let own_address = own_address.map(|own| (Endpoint::new(own.into(), key.port), Kind::OneToOne));
+        let pool = view.pool_of_endpoint(&key, &owner, wanted, own_address);
+        let Some(compiled) = pool.and_then(|pool| shared.pools.get(pool.index())) else {
+            return Next::None(Denial::NotServed);
+        };
+        let pool = compiled.id;
+        match view.check_pool(&key, compiled, own_address) {
+            Err(Verdict::AddressDraining) => return Next::Drains(pool),
+            Err(_) => {
+                let own = owner.penalty.or_else(|| shared.pool_for(realm, inside.into()));
+                return Next::None(if own == Some(pool) { Denial::NotServed } else { Denial::OtherMode });
+            }
+            Ok(()) => {}
+        }
+        if let Some(address) = own_address.and_then(|(external, _)| shared.address_index(external.address)) {
+            return Next::At(address);
+        }
         let Ok(entry) = view.entry(&owner, &key, compiled, PortClass::High) else {
             return Next::None(Denial::NotServed);
         };
-        let place = if entry.pool == pool {
-            entry.place
-        } else {
-            // A pool of blocks has ports for endpoint-dependent sessions, too.
-            let serves = compiled.gives_single_ports() || shares_ports && compiled.slice_ports == 0;
-            if !serves {
-                return Next::None(Denial::OtherMode);
-            }
-            let Some(place) = view.place_in_other_pool(slot, compiled) else { return Next::Drains(pool) };
-            place
+        // A pool of blocks has ports for endpoint-dependent sessions, too.
+        let serves_others = compiled.gives_single_ports() || shares_ports && compiled.slice_ports == 0;
+        let Some(place) = view.place_given(Some(slot), &entry, compiled, serves_others) else {
+            return if serves_others { Next::Drains(pool) } else { Next::None(Denial::OtherMode) };
         };
         match place {
             Place::At(address) | Place::Preferred(address) => Next::At(address),
