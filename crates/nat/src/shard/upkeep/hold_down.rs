@@ -4,9 +4,7 @@
 
 use crate::shard::Ledger;
 use crate::steps::view::View;
-use crate::time::Duration;
 use crate::time::Instant;
-use crate::types::Protocol;
 
 const RELEASES_PER_CALL_MIN: usize = 8;
 const MICROS_PER_RELEASE: u64 = 2;
