@@ -245,7 +245,11 @@ fn locked(files: &Files) -> Finding {
         return ok("locked memory", limit);
     }
     let remedy = "ulimit -l unlimited (natrix.service has LimitMEMLOCK=infinity)";
-    let seen = limit.parse().map_or_else(|_| limit.to_owned(), |bytes: u64| format!("{} KiB", count_text(bytes >> 10)));
+    let size = |bytes: u64| match bytes.is_multiple_of(1 << 20) {
+        true => format!("{} MiB", bytes >> 20),
+        false => format!("{} KiB", count_text(bytes >> 10)),
+    };
+    let seen = limit.parse().map_or_else(|_| limit.to_owned(), size);
     finding("locked memory", Level::Warning, seen, remedy)
 }
 
@@ -679,6 +683,11 @@ mod tests {
     fn an_empty_machine_learns_what_it_lacks() {
         let tree = Tree::new("empty", &[("proc/self/limits", "Max locked memory         65536   65536  bytes")]);
         let found = examine(&tree.files(), None, &NONE);
+        let locked = |limit: &str| {
+            let line = format!("Max locked memory {limit} {limit} bytes");
+            locked(&Tree::new(&format!("locked{limit}"), &[("proc/self/limits", line.as_str())]).files()).seen
+        };
+        assert_eq!([locked("8388608"), locked("65536")], ["8 MiB", "64 KiB"]);
         for check in ["privileges", "hugepages", "transparent hugepages", "locked memory", "clock", "time"] {
             let one = of(&found, check);
             assert!(one.level == Level::Warning && !one.remedy.is_empty(), "{one:?}");
