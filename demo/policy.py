@@ -223,7 +223,7 @@ class Policy:
             # The subscriber in blocks moves with its next mapping; what it has drains. Everybody
             # else keeps all.
             blocks, public = plan["blocks"], plan["public"]
-            foretold = {
+            expected = {
                 "subscribers_keep": 0,
                 "subscribers_move": 1,
                 "mappings_keep": 0,
@@ -232,7 +232,7 @@ class Policy:
                 "blocks_drain": 1,
             }
             nothing_else = not any(public[name] for name in ("subscribers_move", "mappings_drain", "mappings_end"))
-            if blocks != foretold or not nothing_else or public["mappings_keep"] < QUOTA:
+            if blocks != expected or not nothing_else or public["mappings_keep"] < QUOTA:
                 return Result(False, f"plan: {plan}")
             ping = self.network.sub1.start("ping", ["ping", "-n", "-c", "100", "-i", "0.02", "-W", "2", topology.SRV1])
             status, _, err = self.natrix.command("reload", "-c", new)

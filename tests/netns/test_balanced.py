@@ -46,7 +46,7 @@ def ask(n, times):
     return {address: [port for server, port in answers if server == address] for address in setups.SERVERS}
 
 
-def foretold(n, port):
+def predicted(n, port):
     """The server that a connection from this port would have, by `natrix why`."""
     words = ("why", "tcp", f"{SRV1}:{port}", f"{setups.BALANCED[0]}:{setups.BALANCED[1]}", "--inbound", "--json")
     status, out, err = n.dut.command(*words)
@@ -58,7 +58,7 @@ class Download:
     """A slow one, from the port that is led to this server; its buffer is small, so that the server goes on sending."""
 
     def __init__(self, n, address, ports):
-        port = next(port for port in ports if foretold(n, port) == address)
+        port = next(port for port in ports if predicted(n, port) == address)
         self.socket = tcp(n.srv1, port, timeout=QUIET_SECONDS)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
         self.socket.connect(setups.BALANCED)

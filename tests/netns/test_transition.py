@@ -252,9 +252,9 @@ def why_and_trace_name_an_ipv6_host(n):
     with_routes(n)
     port, server = fresh_port(), udp(n.srv1, 0, SRV1)
     source, to = f"[{SUB1}]:{port}", server.getsockname()[1]
-    foretold = why(n, "udp", source, f"{SRV1}:{to}")
-    expect_equal((foretold["verdict"], foretold["host"]["address"]), ("outbound", SUB1), f"before: {foretold}")
-    expect_equal(foretold["destination"], f"[{SRV1_BEHIND}]:{to}", "destination behind the prefix")
+    explained = why(n, "udp", source, f"{SRV1}:{to}")
+    expect_equal((explained["verdict"], explained["host"]["address"]), ("outbound", SUB1), f"before: {explained}")
+    expect_equal(explained["destination"], f"[{SRV1_BEHIND}]:{to}", "destination behind the prefix")
     with n.sub1.entered():
         sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     with sockets(sock, server):
@@ -273,8 +273,8 @@ def why_and_trace_name_an_ipv6_host(n):
     expect(record["before"].startswith(f"udp {source} > [{SRV1_BEHIND}]:{to}"), f"before: {record}")
     expect(record["after"].startswith(f"udp {external} > {SRV1}:{to}"), f"after: {record}")
     expect_equal(record["steps"][0]["step"], "host", "first step")
-    foretold = why(n, "udp", source, f"[{SRV1_BEHIND}]:{to}")
-    expect_equal(foretold["translated_source"], external, "with the mapping")
+    explained = why(n, "udp", source, f"[{SRV1_BEHIND}]:{to}")
+    expect_equal(explained["translated_source"], external, "with the mapping")
     back = why(n, "udp", f"{SRV1}:{to}", external, "--inbound")
     leaves = back["translated_source"], back["translated_destination"]
     expect_equal(leaves, (f"[{SRV1_BEHIND}]:{to}", source), f"back: {back}")
@@ -481,11 +481,11 @@ def answered(host, url):
 
 def leads_to(n, external_port):
     """What `why` and `find` say of a forward: verdict, destination, holders."""
-    foretold = why(n, "tcp", f"{SRV1}:40000", f"{FORWARDS_TO}:{external_port}", "--inbound")
+    explained = why(n, "tcp", f"{SRV1}:40000", f"{FORWARDS_TO}:{external_port}", "--inbound")
     _, out, _ = n.dut.command("find", f"{FORWARDS_TO}:{external_port}", "--protocol", "tcp", "--json")
     hosts = [json.loads(line).get("host") for line in out.splitlines()]
-    expect("static mapping" in str(foretold["steps"]) or "mapping" in str(foretold["steps"]), f"why: {foretold}")
-    return foretold["verdict"], foretold["translated_destination"], hosts
+    expect("static mapping" in str(explained["steps"]) or "mapping" in str(explained["steps"]), f"why: {explained}")
+    return explained["verdict"], explained["translated_destination"], hosts
 
 
 @test("transition")

@@ -363,7 +363,7 @@ impl<I: Io> Worker<I> {
         let (shared, node) = (self.shard.shared(), &self.outlet.node);
         let faces = (0..).map(InterfaceId).zip(&shared.settings().interfaces).filter(|(_, one)| one.facing() == from);
         let mut taken = faces.filter(|(id, _)| !shared.takes_ipv6(*id, packet));
-        let (interface, verdict) = taken.find_map(|(id, _)| Some((id, node.foretell(id, packet)?)))?;
+        let (interface, verdict) = taken.find_map(|(id, _)| Some((id, node.preview(id, packet)?)))?;
         let mut steps = vec![Step::OwnAddress6(address)];
         if verdict == Verdict::AddressNotUsed {
             let mut all = node.own_addresses().all().iter().filter(|own| own.address == address.to_bits());

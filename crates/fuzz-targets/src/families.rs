@@ -337,7 +337,7 @@ impl Run {
         if let Some(ip) = ip {
             let view = Ipv4::new_checked(ip).ok()?;
             let is_error = view.protocol() == 1 && view.payload().first().is_some_and(|kind| icmp::is_error(*kind));
-            // As for IPv4: errors, fragments and the first packet of a hairpin are not foretold.
+            // As for IPv4: errors, fragments and the first packet of a hairpin are not explained.
             let is_hairpin = self.bed.shared().address_index(view.destination().into()).is_some();
             if is_error || view.is_fragment() || is_hairpin && ingress == INSIDE {
                 return None;

@@ -505,7 +505,7 @@ impl Node {
     }
 
     /// What would become of a packet to an own address or where softwires end; `None` for another.
-    pub fn foretell(&self, interface: InterfaceId, packet: &[u8]) -> Option<Verdict> {
+    pub fn preview(&self, interface: InterfaceId, packet: &[u8]) -> Option<Verdict> {
         let view = Ipv6::new_checked(packet).ok()?;
         let packet = view.packet();
         let destination = view.destination();

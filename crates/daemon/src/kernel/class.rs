@@ -477,7 +477,7 @@ mod tests {
         for step in 0..20 {
             assert!(limiter.allows(Instant::from_micros(step * 50_000), Class::Routing, neighbour));
         }
-        let (mut of_flood, mut of_neighbour, mut of_newcomer) = (0_u64, 0, 0);
+        let (mut of_flood, mut of_neighbour, mut of_new_sender) = (0_u64, 0, 0);
         for step in 1_000_000..3_000_000_u64 {
             let now = Instant::from_micros(step);
             of_flood += u64::from(limiter.allows(now, Class::Routing, 0xc0a8_0000 + step % 4_096));
@@ -486,11 +486,11 @@ mod tests {
             }
             // Once the flood has taken all places.
             if step > 2_000_000 && step % 50_000 == 25_017 {
-                of_newcomer += u32::from(limiter.allows(now, Class::Routing, 0xc633_6401));
+                of_new_sender += u32::from(limiter.allows(now, Class::Routing, 0xc633_6401));
             }
         }
         assert_eq!(of_neighbour, 40, "it loses nothing in two seconds");
-        assert!(of_newcomer < 10, "{of_newcomer} of 20: all slots are full");
+        assert!(of_new_sender < 10, "{of_new_sender} of 20: all slots are full");
         let most = 2 * Class::Routing.rate() + 1_000 + REGULARS as u64 * 3;
         assert!(of_flood < most, "{of_flood} of two million, at most {most}");
     }

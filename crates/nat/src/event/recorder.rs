@@ -178,7 +178,7 @@ impl EventLog {
         self.ring.as_mut().is_some_and(|ring| ring.room(kept + 2) > kept + 1)
     }
 
-    pub(crate) fn would_allocate(&self) -> bool {
+    pub(crate) fn has_room_to_allocate(&self) -> bool {
         let Some(ring) = &self.ring else { return true };
         self.policy == BackPressure::Drop || ring.capacity() - ring.len() > self.reserved + self.for_names + 1
     }
@@ -198,7 +198,7 @@ impl EventLog {
         self.policy == BackPressure::Drop || ring.room(2 + self.for_names) >= 2 + self.for_names
     }
 
-    pub(crate) fn would_end(&self) -> bool {
+    pub(crate) fn has_room_to_end(&self) -> bool {
         let Some(ring) = &self.ring else { return true };
         self.policy == BackPressure::Drop || ring.capacity() - ring.len() >= 2 + self.for_names
     }

@@ -33,8 +33,8 @@ use crate::steps::opening::Ask;
 use crate::steps::opening::Entered;
 use crate::steps::opening::Entry;
 use crate::steps::opening::External;
-use crate::steps::opening::Foresight;
 use crate::steps::opening::FromGuaranteed;
+use crate::steps::opening::Hints;
 use crate::steps::opening::NewMapping;
 use crate::steps::opening::Owner;
 use crate::steps::opening::Source;
@@ -61,11 +61,11 @@ impl Ledger {
         &mut self,
         now: Instant,
         key: &InternalKey,
-        foresight: &Foresight,
+        hints: &Hints,
         wanted: Option<PoolId>,
         session: &NewSession,
     ) -> Result<u32, Verdict> {
-        let mut ask = Ask { now, key, wanted, foresight: *foresight, expired: None };
+        let mut ask = Ask { now, key, wanted, hints: *hints, expired: None };
         for _ in 0..ATTEMPTS {
             let (view, random) = self.deciding();
             let opening = match view.decide_mapping(&ask, random, &mut ()) {
@@ -78,7 +78,7 @@ impl Ledger {
             if let Ok(index) = self.commit_mapping(now, &opening, session) {
                 return Ok(index);
             }
-            ask.foresight.forget_draws();
+            ask.hints.forget_draws();
         }
         Err(Verdict::PortsExhausted)
     }

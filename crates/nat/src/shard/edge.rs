@@ -15,9 +15,9 @@
 mod arrive;
 mod depart;
 mod enter;
-pub(in crate::shard) mod foretell;
 mod look;
 mod port_control;
+pub(in crate::shard) mod preview;
 mod probe;
 mod refuse;
 #[cfg(test)]

@@ -222,7 +222,7 @@ impl Ledger {
             events: &self.events,
             worker: self.worker,
             is_in_effect: true,
-            newcomer: None,
+            new_host: None,
         }
     }
 
@@ -258,6 +258,6 @@ impl Ledger {
     pub(in crate::shard) fn deciding(&mut self) -> (View<'_>, &mut Random) {
         let Ledger { state, policy, shared, local, events, worker, random, .. } = self;
         let worker = *worker;
-        (View { state, policy, snapshot: shared, local, events, worker, is_in_effect: true, newcomer: None }, random)
+        (View { state, policy, snapshot: shared, local, events, worker, is_in_effect: true, new_host: None }, random)
     }
 }

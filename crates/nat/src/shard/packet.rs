@@ -35,7 +35,7 @@ use crate::shard::burst::established::Scratch;
 use crate::shard::burst::established::SteadyClock;
 use crate::shard::burst::established::Tally;
 use crate::state::fragments::FragmentTracker;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::Protocol;
@@ -197,7 +197,7 @@ impl PacketPath {
                 Outcome::HandOff { worker, meta: PacketMeta { record, stage: Stage::Steered, ..packet.meta } };
             return;
         }
-        self.process_long(now, packet, &scratch.foresight(i), sink);
+        self.process_long(now, packet, &scratch.hints(i), sink);
         if HOSTS
             && let Outcome::Transmit { egress, .. } = packet.outcome
             && self.leads_to_host(egress)
@@ -238,13 +238,13 @@ impl PacketPath {
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
-        foresight: &Foresight,
+        hints: &Hints,
         sink: &mut S,
     ) {
         let fate = match &parse(packet.bytes()) {
             Ok(parsed) => {
                 let at = Arrival { now, meta: packet.meta, parsed };
-                self.decide(at, packet.bytes_mut(), foresight, sink)
+                self.dispatch(at, packet.bytes_mut(), hints, sink)
             }
             Err(verdict) => self.refuse_unread(now, packet.meta, packet.bytes(), *verdict, sink),
         };
@@ -287,11 +287,11 @@ impl PacketPath {
     }
 
     #[inline]
-    fn decide<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], foresight: &Foresight, sink: &mut S) -> Fate {
+    fn dispatch<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], hints: &Hints, sink: &mut S) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         match meta.stage {
             Stage::Received | Stage::Steered | Stage::Balanced => match self.ledger.shared.side(meta.ingress) {
-                Side::Inside => self.leaving(at, bytes, foresight, sink),
+                Side::Inside => self.leaving(at, bytes, hints, sink),
                 Side::Outside => self.entering(at, bytes, sink),
             },
             Stage::PortControl => self.serve_port_control(at, bytes, sink),

@@ -128,7 +128,7 @@ impl HostKey {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Foreseen {
+pub(crate) struct Previewed {
     pub(crate) number: u32,
     pub(crate) is_known: bool,
 }
@@ -413,7 +413,7 @@ impl HostStore {
     fn subscriber_of_host(&self, number: u32) -> u32 {
         match self.get(number) {
             Some(host) if !host.is_subscriber() => host.subscriber,
-            // The number of a new host behind a softwire, see `foresee`.
+            // The number of a new host behind a softwire, see `preview`.
             Some(_) => number & !(HOSTS_FIRST ^ SOFTWIRE_HOSTS_FIRST),
             None => number,
         }
@@ -494,9 +494,9 @@ impl HostStore {
 
     /// [`HostStore::enter`] without a change. A new host gets its subscriber's number: both have no
     /// mapping, and the same limits.
-    pub(crate) fn foresee(&self, now: Instant, hash: u64, key: &HostKey, realm: RealmId) -> Result<Foreseen, Verdict> {
+    pub(crate) fn preview(&self, now: Instant, hash: u64, key: &HostKey, realm: RealmId) -> Result<Previewed, Verdict> {
         if let Some(number) = self.find(hash, key) {
-            return Ok(Foreseen { number, is_known: true });
+            return Ok(Previewed { number, is_known: true });
         }
         let subscriber = self.find_subscriber(key.address, realm);
         let index = subscriber.and_then(|number| self.index_of(number));
@@ -527,7 +527,7 @@ impl HostStore {
         };
         let number = subscriber.unwrap_or(HOSTS_FIRST | (self.first + fresh));
         // Routes recognise the way by the number.
-        Ok(Foreseen { number: number | key.way.numbers(), is_known: false })
+        Ok(Previewed { number: number | key.way.numbers(), is_known: false })
     }
 
     fn hash_of_subscriber(&self, prefix: u128, realm: RealmId) -> u64 {

@@ -34,7 +34,7 @@ use crate::steps::new_mapping::report_pool;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Entered;
 use crate::steps::opening::Entry;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::steps::opening::Owner;
 use crate::steps::opening::Place;
 use crate::steps::opening::turn_of;
@@ -63,7 +63,7 @@ const BORROWABLE_PROBES: usize = 256;
 const ADDRESS_PROBES: usize = 16;
 
 #[derive(Clone, Copy)]
-pub(crate) struct DependentAsk<'k> {
+pub(crate) struct DependentSessionRequest<'k> {
     pub(crate) now: Instant,
     pub(crate) key: &'k InternalKey,
     pub(crate) remote_inside: (u32, u16),
@@ -105,7 +105,7 @@ pub(crate) struct NewLead {
     pub(crate) over: Option<u32>,
 }
 
-pub(crate) enum NoDependent {
+pub(crate) enum NoDependentSession {
     Drop(Verdict),
     Return(NoWay),
     Refuse(Verdict),
@@ -148,21 +148,21 @@ impl View<'_> {
     pub(crate) fn open_dependent<T: Report>(
         &self,
         parsed: &Parsed,
-        ask: &DependentAsk<'_>,
+        ask: &DependentSessionRequest<'_>,
         action: RuleAction,
         random: &mut Random,
         report: &mut T,
-    ) -> Result<NewDependent, NoDependent> {
+    ) -> Result<NewDependent, NoDependentSession> {
         let remote = ask.remote_outside;
         if !may_reach(ask.key.address, remote.0) || self.local.lookup(remote.0).is_some() {
-            return Err(NoDependent::Drop(Verdict::DestinationInvalid));
+            return Err(NoDependentSession::Drop(Verdict::DestinationInvalid));
         }
-        self.way(Facing::OUTSIDE, remote.0, parsed, report).map_err(NoDependent::Return)?;
+        self.way(Facing::OUTSIDE, remote.0, parsed, report).map_err(NoDependentSession::Return)?;
         if parsed.fragment_offset != 0 {
-            return Err(NoDependent::Drop(Verdict::FragmentRefused));
+            return Err(NoDependentSession::Drop(Verdict::FragmentRefused));
         }
         if ask.key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
-            return Err(NoDependent::Drop(Verdict::TcpNoSession));
+            return Err(NoDependentSession::Drop(Verdict::TcpNoSession));
         }
         match self.decide_dependent(ask, random, report) {
             Ok(new) => {
@@ -175,22 +175,22 @@ impl View<'_> {
                 // The subscriber's blocks may have ports left for a mapping. A changed destination
                 // needs an endpoint-dependent session.
                 let serves = matches!(action, RuleAction::Translate { .. }) && !at_quota;
-                Err(if serves { NoDependent::MappingServes } else { NoDependent::Refuse(verdict) })
+                Err(if serves { NoDependentSession::MappingServes } else { NoDependentSession::Refuse(verdict) })
             }
-            Err(verdict) => Err(NoDependent::Refuse(verdict)),
+            Err(verdict) => Err(NoDependentSession::Refuse(verdict)),
         }
     }
 
     fn decide_dependent<T: Report>(
         &self,
-        ask: &DependentAsk<'_>,
+        ask: &DependentSessionRequest<'_>,
         random: &mut Random,
         report: &mut T,
     ) -> Result<NewDependent, Verdict> {
-        let DependentAsk { now, key, remote_inside, remote_outside, wanted } = *ask;
+        let DependentSessionRequest { now, key, remote_inside, remote_outside, wanted } = *ask;
         let expired = self.state.flows.find_inside(&InsideKey::new(key, remote_inside.0, remote_inside.1));
         self.admit_record(expired)?;
-        let owner = self.owner(&Ask { now, key, wanted, foresight: Foresight::of(0), expired: None });
+        let owner = self.owner(&Ask { now, key, wanted, hints: Hints::of(0), expired: None });
         let own = || self.snapshot.pool_for(key.realm, key.address.into());
         let pool = owner.penalty.or(wanted).or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
         report_pool(pool, owner.penalty.is_some(), wanted.is_some(), report);
@@ -238,7 +238,7 @@ impl View<'_> {
 
     fn admit_record(&self, over: Option<u32>) -> Result<(), Verdict> {
         let ends_one = over.is_some_and(|index| self.state.flows.get(index).is_in_use());
-        if ends_one && !self.events.would_end() {
+        if ends_one && !self.events.has_room_to_end() {
             return Err(Verdict::LogFull);
         }
         if self.state.flows.is_full() && !ends_one { Err(Verdict::FlowTableFull) } else { Ok(()) }
@@ -259,7 +259,7 @@ impl View<'_> {
                 return Err(Verdict::SubscriberTableFull);
             }
         }
-        if !self.events.would_allocate() {
+        if !self.events.has_room_to_allocate() {
             return Err(Verdict::LogFull);
         }
         self.admit_flow(now, key.realm, key.address)
@@ -411,7 +411,7 @@ impl View<'_> {
         if flow.is_held_down() {
             return (search.now >= flow.expires()).then_some(found);
         }
-        if flow.is_alive(search.now) || !self.events.would_end() || self.hold_down_of(flow) != Duration::ZERO {
+        if flow.is_alive(search.now) || !self.events.has_room_to_end() || self.hold_down_of(flow) != Duration::ZERO {
             return None;
         }
         // After the end of `over`, the port may carry nothing, or not count for its opener.
@@ -530,7 +530,7 @@ impl View<'_> {
             .find_outside(outside)
             .or_else(|| flows.find_inside(&InsideKey::new(&key, remote_outside.0, remote_outside.1)));
         self.admit_record(over)?;
-        let owner = self.owner(&Ask { now, key: &key, wanted: None, foresight: Foresight::of(0), expired: None });
+        let owner = self.owner(&Ask { now, key: &key, wanted: None, hints: Hints::of(0), expired: None });
         let entered = match owner.slot {
             Some(_) => Ok(None),
             None => self.entry_of_target(&key, external.0, random).map(Some),

@@ -270,7 +270,7 @@ impl<'a> View<'a> {
         }
         let known = self.state.subscribers.hosts.get(internal.address).map(Host::way);
         let transition = &self.snapshot.transition;
-        let way = self.newcomer.map_or(known, |_| transition.way_of_grants(internal.realm));
+        let way = self.new_host.map_or(known, |_| transition.way_of_grants(internal.realm));
         let Some(Way::Nat64(position)) = way else { return Ok(()) };
         transition.prefix(position).map_or(Ok(()), |prefix| check_embeddable(packet.parsed.source, prefix))
     }
@@ -617,8 +617,8 @@ impl<'a> View<'a> {
             one_to_one: inside.kind == Kind::OneToOne,
         });
         self.check_stranger(packet)?;
-        let (key, newcomer) = self.endpoint_of_static(packet.now, inside, protocol).map_err(Act::Drop)?;
-        let view = View { newcomer: newcomer.as_ref(), ..*self };
+        let (key, new_host) = self.endpoint_of_static(packet.now, inside, protocol).map_err(Act::Drop)?;
+        let view = View { new_host: new_host.as_ref(), ..*self };
         let hop = view.open_from_outside(packet, &key, Some(inside.admission), judged, report)?;
         if self.state.find_live_mapping(&key, packet.now).is_some() {
             // The internal endpoint still has another external one from the previous configuration.

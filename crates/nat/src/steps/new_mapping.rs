@@ -28,7 +28,7 @@ use crate::types::PoolId;
 use crate::verdict::Verdict;
 
 #[derive(Clone, Copy)]
-pub(crate) struct Foretold {
+pub(crate) struct Preview {
     pub(crate) mapping: NewMapping,
     /// The external address; `None` if it is chosen at random.
     pub(crate) address: Option<AddressIndex>,
@@ -49,7 +49,7 @@ impl View<'_> {
         ask: &Ask<'_>,
         random: &mut Random,
         report: &mut T,
-    ) -> Result<Foretold, Verdict> {
+    ) -> Result<Preview, Verdict> {
         let owner = self.owner(ask);
         let compiled = self.pool_of_new(ask, &owner, report)?;
         let static_mapping = self.static_mapping_of(ask.key);
@@ -62,7 +62,7 @@ impl View<'_> {
 
     /// What [`View::decide_mapping`] finds for most new subscribers: a port of a little used
     /// address of their own pool. `None` if they need a closer look.
-    pub(crate) fn usual_newcomer(
+    pub(crate) fn usual_new_subscriber(
         &self,
         key: &InternalKey,
         hash: u64,
@@ -100,8 +100,8 @@ impl View<'_> {
         })
     }
 
-    /// For [`View::usual_newcomer`]. `None` if its pool is not usual.
-    pub(crate) fn draw_for_newcomer(&self, key: &InternalKey, random: &mut Random) -> Option<Drawn> {
+    /// For [`View::usual_new_subscriber`]. `None` if its pool is not usual.
+    pub(crate) fn draw_for_new_subscriber(&self, key: &InternalKey, random: &mut Random) -> Option<Drawn> {
         let snapshot = self.snapshot;
         let pool = snapshot.pool_for(key.realm, key.address.into())?;
         let compiled = &snapshot.pools[pool.index()];
@@ -136,7 +136,7 @@ impl View<'_> {
             report_pool(pool, owner.penalty.is_some(), ask.wanted.is_some(), report);
         }
         let expired = ask.expired.map(|index| self.state.mappings.get(index));
-        if expired.is_some_and(Mapping::is_recorded) && !self.events.would_end() {
+        if expired.is_some_and(Mapping::is_recorded) && !self.events.has_room_to_end() {
             return Err(Verdict::LogFull);
         }
         let is_full = self.state.mappings.is_full() || self.state.outbound.is_full();
@@ -203,10 +203,10 @@ impl View<'_> {
         static_mapping: Option<(Endpoint, Kind)>,
     ) -> Result<(), Verdict> {
         let is_recorded = compiled.gives_single_ports() || self.snapshot.settings().events.block_mappings;
-        if is_recorded && !self.events.would_allocate() {
+        if is_recorded && !self.events.has_room_to_allocate() {
             return Err(Verdict::LogFull);
         }
-        if static_mapping.is_some() && !self.events.would_allocate() {
+        if static_mapping.is_some() && !self.events.has_room_to_allocate() {
             return Err(Verdict::LogFull);
         }
         self.check_pool(ask.key, compiled, static_mapping)
@@ -220,7 +220,7 @@ impl View<'_> {
         (external, kind): (Endpoint, Kind),
         random: &mut Random,
         report: &mut T,
-    ) -> Result<Foretold, Verdict> {
+    ) -> Result<Preview, Verdict> {
         let key = ask.key;
         let class = port_class(key.port, compiled);
         let admitted = self.admit_mapping(ask, owner);
@@ -256,7 +256,7 @@ impl View<'_> {
         let elsewhere = entered.and_then(|entered| entered.entry.elsewhere).or(elsewhere);
         let mapping =
             NewMapping { notes_place: elsewhere.is_none(), ..self.new_mapping(ask, owner, entered, found, compiled) };
-        Ok(Foretold { mapping, address: Some(found.address) })
+        Ok(Preview { mapping, address: Some(found.address) })
     }
 
     fn decide_dynamic<T: Report>(
@@ -266,7 +266,7 @@ impl View<'_> {
         compiled: &CompiledPool,
         random: &mut Random,
         report: &mut T,
-    ) -> Result<Foretold, Verdict> {
+    ) -> Result<Preview, Verdict> {
         let decided = self.decide_unused(ask, owner, compiled, random, report);
         let Err(verdict @ (Verdict::PortsExhausted | Verdict::BlockLimit)) = decided else { return decided };
         match ask.expired.and_then(|_| self.external_of_expired(ask, owner, compiled)) {
@@ -290,12 +290,12 @@ impl View<'_> {
         compiled: &CompiledPool,
         (entry, external): (Entry, External),
         report: &mut T,
-    ) -> Result<Foretold, Verdict> {
+    ) -> Result<Preview, Verdict> {
         self.admit_mapping(ask, owner)?;
         report.step(|| Step::MappingWouldBeCreated { ports_free: 1 });
         let entered = Some(Entered { entry, address: external.address }).filter(|_| entry.is_new);
         let mapping = self.new_mapping(ask, owner, entered, external, compiled);
-        Ok(Foretold { mapping, address: Some(external.address) })
+        Ok(Preview { mapping, address: Some(external.address) })
     }
 
     /// With a port that is free now.
@@ -306,7 +306,7 @@ impl View<'_> {
         compiled: &CompiledPool,
         random: &mut Random,
         report: &mut T,
-    ) -> Result<Foretold, Verdict> {
+    ) -> Result<Preview, Verdict> {
         let key = ask.key;
         let class = port_class(key.port, compiled);
         let entry = self.entry(owner, key, compiled, class);
@@ -335,7 +335,7 @@ impl View<'_> {
         entered: Entered,
         random: &mut Random,
         report: &mut T,
-    ) -> Result<Foretold, Verdict> {
+    ) -> Result<Preview, Verdict> {
         let is_own = entered.entry.pool == compiled.id;
         let place = || self.place_given(owner.slot, &entered.entry, compiled, compiled.gives_single_ports());
         let paired = owner.slot.and_then(|_| place()).and_then(known);
@@ -355,7 +355,7 @@ impl View<'_> {
         };
         let entered = Some(entered).filter(|entered| entered.entry.is_new);
         let mapping = self.new_mapping(ask, owner, entered, external, compiled);
-        Ok(Foretold { mapping, address: paired.or(only) })
+        Ok(Preview { mapping, address: paired.or(only) })
     }
 
     fn external_now(
@@ -372,9 +372,9 @@ impl View<'_> {
                 self.external_in_other_pool(slot, key, compiled, class, random)
             }
             slot => {
-                let is_foreseen = slot == Some(ask.foresight.subscriber) && !entered.entry.is_new;
-                let aim = ask.foresight.aim.filter(|_| is_foreseen);
-                let drawn = ask.foresight.drawn_for(&entered.entry, compiled);
+                let is_previewed = slot == Some(ask.hints.subscriber) && !entered.entry.is_new;
+                let aim = ask.hints.aim.filter(|_| is_previewed);
+                let drawn = ask.hints.drawn_for(&entered.entry, compiled);
                 let aim = aim.or_else(|| drawn?.aim_at(entered.address));
                 self.external_for(owner, entered.address, key, compiled, class, aim, random)
             }
@@ -389,7 +389,7 @@ impl View<'_> {
         random: &mut Random,
     ) -> Result<Entered, Verdict> {
         let class = port_class(ask.key.port, compiled);
-        let address = match ask.foresight.drawn_for(&entry, compiled) {
+        let address = match ask.hints.drawn_for(&entry, compiled) {
             None => self.address_at(entry.place, ask.key, compiled, class, random)?,
             drawn => {
                 let chosen = self.choose_of(drawn, ask.key, compiled, class, random);
@@ -423,7 +423,7 @@ impl View<'_> {
         );
         NewMapping {
             key: *ask.key,
-            hash: ask.foresight.hash,
+            hash: ask.hints.hash,
             owner: *owner,
             entered,
             external,

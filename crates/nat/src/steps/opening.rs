@@ -14,7 +14,7 @@ use crate::types::AddressIndex;
 use crate::types::PoolId;
 
 #[derive(Clone, Copy)]
-pub(crate) struct Foresight {
+pub(crate) struct Hints {
     pub(crate) hash: u64,
     /// Record of the subscriber; 0 if unknown.
     pub(crate) subscriber: u32,
@@ -22,9 +22,9 @@ pub(crate) struct Foresight {
     pub(crate) drawn: Option<Drawn>,
 }
 
-impl Foresight {
-    pub(crate) const fn of(hash: u64) -> Foresight {
-        Foresight { hash, subscriber: 0, aim: None, drawn: None }
+impl Hints {
+    pub(crate) const fn of(hash: u64) -> Hints {
+        Hints { hash, subscriber: 0, aim: None, drawn: None }
     }
 
     /// What was drawn, if an address of this pool is to be chosen.
@@ -61,7 +61,7 @@ pub(crate) struct Ask<'k> {
     pub(crate) key: &'k InternalKey,
     /// The pool chosen by a rule; `None` for the subscriber's own.
     pub(crate) wanted: Option<PoolId>,
-    pub(crate) foresight: Foresight,
+    pub(crate) hints: Hints,
     /// This endpoint's expired mapping, which ends first and does not count.
     pub(crate) expired: Option<u32>,
 }

@@ -8,12 +8,12 @@
 //! If it is neither:
 //!
 //! ```text
-//!   question  source, destination, mapping and session, filters, rules   ─► a Question, or the end
-//!   depart    route or hairpin, then an existing session, one of a mapping, or a new mapping
+//!   question          source, destination, mapping, session, filters, rules ─► Question, or end
+//!   decide_departure  route or hairpin, then a session, one of a mapping, or a new mapping
 //! ```
 //!
 //! In between, a rule may ask for an endpoint-dependent session ([`Question::shares`]). If that is
-//! impossible and a mapping serves as well, `depart` follows.
+//! impossible and a mapping serves as well, `decide_departure` follows.
 
 use crate::external::static_mapping::Inside;
 use crate::headers::parse::Class;
@@ -32,9 +32,9 @@ use crate::state::mapping::SessionRef;
 use crate::state::session::HashedBy;
 use crate::state::tcp;
 use crate::steps::door::remote_port;
-use crate::steps::new_mapping::Foretold;
+use crate::steps::new_mapping::Preview;
 use crate::steps::opening::Ask;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::steps::packet_filter::Judged;
 use crate::steps::report::Report;
 use crate::steps::session::SessionPlace;
@@ -61,7 +61,7 @@ pub(crate) struct Outbound<'a> {
     pub(crate) now: Instant,
     pub(crate) parsed: &'a Parsed,
     pub(crate) key: InternalKey,
-    pub(crate) foresight: Foresight,
+    pub(crate) hints: Hints,
     pub(crate) found: Option<u32>,
 }
 
@@ -146,7 +146,7 @@ pub(crate) enum Departure {
         way: Way,
     },
     Map {
-        mapping: Foretold,
+        mapping: Preview,
         new: NewSession,
         way: Way,
     },
@@ -158,7 +158,7 @@ pub(crate) enum Ending {
     Return(NoWay),
     DropByRule(Ruling),
     Pass(NextHop),
-    /// The mapping has expired: end it, then decide again. [`View::map`] foretells the decision.
+    /// The mapping has expired: end it, then decide again. [`View::map`] makes that decision for `why`.
     Expire {
         mapping: u32,
         way: Way,
@@ -378,7 +378,7 @@ impl View<'_> {
     }
 
     /// For a packet that opens no endpoint-dependent session.
-    pub(crate) fn depart<T: Report>(
+    pub(crate) fn decide_departure<T: Report>(
         &self,
         packet: &Outbound<'_>,
         question: &Question,
@@ -492,7 +492,7 @@ impl View<'_> {
     }
 
     fn expire(&self, mapping: u32, question: &Question, way: Way) -> Ending {
-        let may_end = !self.state.mappings.get(mapping).is_recorded() || self.events.would_end();
+        let may_end = !self.state.mappings.get(mapping).is_recorded() || self.events.has_room_to_end();
         match may_end {
             true => Ending::Expire { mapping, way },
             false => Ending::Refuse { verdict: Verdict::LogFull, wanted: question.ruling.action.pool() },
@@ -508,9 +508,9 @@ impl View<'_> {
         random: &mut Random,
         report: &mut T,
     ) -> Result<Departure, Ending> {
-        let Outbound { now, key, foresight, found: expired, .. } = packet;
+        let Outbound { now, key, hints, found: expired, .. } = packet;
         let wanted = question.ruling.action.pool();
-        let ask = Ask { now: *now, key, wanted, foresight: *foresight, expired: *expired };
+        let ask = Ask { now: *now, key, wanted, hints: *hints, expired: *expired };
         let mapping = self.decide_mapping(&ask, random, report);
         let mapping = mapping.map_err(|verdict| Ending::Refuse { verdict, wanted })?;
         report.step(|| Step::SessionWouldBeCreated);

@@ -294,7 +294,7 @@ impl View<'_> {
         if self.serving_blocks(own.slot, own.compiled).take(may_have).count() >= may_have {
             return Err(Verdict::BlockLimit);
         }
-        if !self.events.would_allocate() {
+        if !self.events.has_room_to_allocate() {
             return Err(Verdict::LogFull);
         }
         let attempts = if own.paired == UNPAIRED { ARBITRARY_ATTEMPTS } else { 1 };

@@ -18,9 +18,9 @@ use crate::verdict::Verdict;
 
 impl View<'_> {
     pub(crate) fn owner(&self, ask: &Ask<'_>) -> Owner {
-        let (subscribers, key, foreseen) = (&self.state.subscribers, ask.key, ask.foresight.subscriber);
-        let known = if foreseen != 0 && subscribers.is(foreseen, key.realm, key.address) {
-            Some(foreseen)
+        let (subscribers, key, previewed) = (&self.state.subscribers, ask.key, ask.hints.subscriber);
+        let known = if previewed != 0 && subscribers.is(previewed, key.realm, key.address) {
+            Some(previewed)
         } else {
             subscribers.find(key.realm, key.address)
         };

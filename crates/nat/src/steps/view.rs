@@ -34,7 +34,7 @@ use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 /// An IPv6 host without a record, by its stand-in number.
-pub(crate) type Newcomer = (u32, InsideHost);
+pub(crate) type NewHost = (u32, InsideHost);
 
 /// One worker's records, the settings, and the room for events, all read-only.
 #[derive(Clone, Copy)]
@@ -50,7 +50,7 @@ pub struct View<'a> {
     /// False if a plan asks about a future snapshot.
     pub(crate) is_in_effect: bool,
     /// The decision is about this host.
-    pub(crate) newcomer: Option<&'a Newcomer>,
+    pub(crate) new_host: Option<&'a NewHost>,
 }
 
 impl<'a> View<'a> {
@@ -106,11 +106,11 @@ impl<'a> View<'a> {
         if !is_host_number(address) {
             return address.into();
         }
-        let newcomer = self.newcomer.filter(|(of, _)| *of == address);
-        let newcomer = newcomer.and_then(|(_, host)| host.ipv6()).map(Ipv6Addr::to_bits);
+        let new_host = self.new_host.filter(|(of, _)| *of == address);
+        let new_host = new_host.and_then(|(_, host)| host.ipv6()).map(Ipv6Addr::to_bits);
         let known = || self.state.subscribers.hosts.get(address).map(|host| host.address());
         let length = self.snapshot.transition.prefix_length;
-        newcomer.or_else(known).map_or(address.into(), |address| subscriber_prefix(address, length))
+        new_host.or_else(known).map_or(address.into(), |address| subscriber_prefix(address, length))
     }
 
     /// As [`View::lasting_address`], in 64 bits with the realm.
@@ -128,10 +128,10 @@ impl<'a> View<'a> {
 
     #[inline(never)]
     fn stand_in(&self, number: u32) -> u32 {
-        let newcomer = self.newcomer.filter(|(of, _)| *of == number);
-        let newcomer = newcomer.and_then(|(_, host)| host.ipv6()).map(Ipv6Addr::to_bits);
+        let new_host = self.new_host.filter(|(of, _)| *of == number);
+        let new_host = new_host.and_then(|(_, host)| host.ipv6()).map(Ipv6Addr::to_bits);
         let host = || self.state.subscribers.hosts.get(number).map(|host| host.address());
-        newcomer.or_else(host).map_or(HOSTS_FIRST, |address| self.snapshot.transition.stand_ins.of(address))
+        new_host.or_else(host).map_or(HOSTS_FIRST, |address| self.snapshot.transition.stand_ins.of(address))
     }
 
     /// A host that the configuration cannot name gets an address that no host has.
@@ -146,7 +146,7 @@ impl<'a> View<'a> {
     #[cold]
     #[inline(never)]
     fn host_of_number(&self, number: u32) -> Option<InsideHost> {
-        if let Some((_, host)) = self.newcomer.filter(|(of, _)| *of == number) {
+        if let Some((_, host)) = self.new_host.filter(|(of, _)| *of == number) {
             return Some(*host);
         }
         let host = self.state.subscribers.hosts.get(number)?;
@@ -186,24 +186,24 @@ impl<'a> View<'a> {
         !static_mappings.is_empty() && static_mappings.may_concern(&self.configured_host(address))
     }
 
-    /// A host without a record has a stand-in, which only a view with this newcomer understands.
+    /// A host without a record has a stand-in, which only a view with this new host understands.
     pub(crate) fn endpoint_of_static(
         &self,
         now: Instant,
         inside: &Inside,
         protocol: Protocol,
-    ) -> Result<(InternalKey, Option<Newcomer>), Verdict> {
+    ) -> Result<(InternalKey, Option<NewHost>), Verdict> {
         let Inside { realm, host, port, .. } = *inside;
-        let (address, newcomer) = match host {
+        let (address, new_host) = match host {
             InsideHost::Ipv4(address) => (address.to_bits(), None),
             InsideHost::Ipv6(_) | InsideHost::BehindB4 { .. } => {
                 let key = self.snapshot.transition.host_key(realm, &host).ok_or(Verdict::NoRoute)?;
                 let hosts = &self.state.subscribers.hosts;
-                let foreseen = hosts.foresee(now, hosts.hash_of(&key), &key, realm)?;
-                (foreseen.number, (!foreseen.is_known).then_some((foreseen.number, host)))
+                let previewed = hosts.preview(now, hosts.hash_of(&key), &key, realm)?;
+                (previewed.number, (!previewed.is_known).then_some((previewed.number, host)))
             }
         };
-        Ok((InternalKey { realm, protocol, address, port }, newcomer))
+        Ok((InternalKey { realm, protocol, address, port }, new_host))
     }
 
     #[inline(always)]

@@ -212,7 +212,7 @@ fn a_sticky_list_leads_all_of_an_address_to_one_server() {
 }
 
 #[test]
-fn a_target_that_comes_takes_newcomers_only() {
+fn a_new_target_takes_new_clients_only() {
     for mut bed in beds(&balanced(&[(1, 1), (2, 1)])) {
         let before: Vec<SocketAddrV4> = (0..200).map(|n| connect(&mut bed, client(n))).collect();
         bed.reload(balanced(&[(1, 1), (2, 1), (3, 2)]));
@@ -770,11 +770,11 @@ fn why_says_what_happens() {
                 assert_eq!(shard.view().worker_to_ask(bed.now(), Side::Outside, &syn).index(), worker);
                 shard.explain(bed.now(), Facing::OUTSIDE, &syn)
             };
-            let foretold = explain(&bed);
-            assert_eq!(foretold.verdict, Verdict::Inbound);
-            assert!(foretold.steps.iter().any(|step| matches!(step, nat::view::Step::Target { total: 4, .. })));
+            let preview = explain(&bed);
+            assert_eq!(preview.verdict, Verdict::Inbound);
+            assert!(preview.steps.iter().any(|step| matches!(step, nat::view::Step::Target { total: 4, .. })));
             let to = knock(&mut bed, client(n)).expect("somebody answers");
-            assert_eq!(foretold.destination_after, Some(endpoint(to)));
+            assert_eq!(preview.destination_after, Some(endpoint(to)));
             assert_eq!(explain(&bed).destination_after, Some(endpoint(to)));
         }
     }

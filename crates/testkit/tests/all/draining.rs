@@ -80,15 +80,15 @@ fn wants(bed: &mut Bed, from: SocketAddrV4) -> Verdict {
     let shard = bed
         .shards()
         .find(|shard| shard.view().worker_to_ask(bed.now(), nat::types::Side::Inside, &packet) == shard.worker());
-    let foreseen = shard.expect("one is to be asked").explain(bed.now(), Facing::inside(RealmId(0)), &packet).verdict;
+    let explained = shard.expect("one is to be asked").explain(bed.now(), Facing::inside(RealmId(0)), &packet).verdict;
     let before = bed.counters();
     bed.inside(&packet);
     let after = bed.counters();
     let ends = Verdict::ALL.iter().copied().find(|verdict| after.of(*verdict) > before.of(*verdict));
     bed.take_inside();
     bed.take_outside();
-    assert_eq!(ends, Some(foreseen), "what becomes of a packet is what was explained");
-    foreseen
+    assert_eq!(ends, Some(explained), "what becomes of a packet is what was explained");
+    explained
 }
 
 /// What was refused to a subscriber, by name.
@@ -287,22 +287,22 @@ fn one_to_one_without(numbers: &[u8]) -> Settings {
 /// As [`wants`], of a packet from outside.
 fn comes(bed: &mut Bed, packet: &[u8]) -> Verdict {
     let shards: Vec<_> = bed.shards().collect();
-    let foreseen = bed.shared().explain(Facing::OUTSIDE, packet, |worker, onward| -> Result<_, ()> {
+    let explained = bed.shared().explain(Facing::OUTSIDE, packet, |worker, onward| -> Result<_, ()> {
         let shard = shards[worker.index()];
         Ok(match onward {
             None => shard.explain(bed.now(), Facing::OUTSIDE, packet),
             Some(onward) => shard.explain_onward(bed.now(), onward, packet),
         })
     });
-    let foreseen = foreseen.expect("shards always answer").1.verdict;
+    let explained = explained.expect("shards always answer").1.verdict;
     let before = bed.counters();
     bed.outside(packet);
     let after = bed.counters();
     let ends = Verdict::ALL.iter().copied().find(|verdict| after.of(*verdict) > before.of(*verdict));
     bed.take_inside();
     bed.take_outside();
-    assert_eq!(ends, Some(foreseen), "what becomes of a packet is what was explained");
-    foreseen
+    assert_eq!(ends, Some(explained), "what becomes of a packet is what was explained");
+    explained
 }
 
 #[test]

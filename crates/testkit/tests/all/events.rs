@@ -396,8 +396,8 @@ fn a_full_log_refuses_new_mappings_only_and_says_so() {
     assert_eq!(refused(&bed.subscribers()[0]), [(&Verdict::LogFull, 1)]);
     bed.inside(&build::udp(at(I2, 5_000), at(E1, 443)).build());
     bed.take_inside();
-    let [newcomer] = &bed.refused_subscribers()[..] else { panic!("{:?}", bed.refused_subscribers()) };
-    assert_eq!((newcomer.address, refused(newcomer)), (I2, vec![(&Verdict::LogFull, 1)]));
+    let [new_subscriber] = &bed.refused_subscribers()[..] else { panic!("{:?}", bed.refused_subscribers()) };
+    assert_eq!((new_subscriber.address, refused(new_subscriber)), (I2, vec![(&Verdict::LogFull, 1)]));
     // Who has a mapping goes on, and opens sessions in it.
     bed.inside(&build::udp(at(I1, 5_000), at(E1, 443)).build());
     bed.inside(&build::udp(at(I1, 5_000), at(E2, 443)).build());

@@ -336,7 +336,7 @@ impl World {
         // Nobody is let in, and nobody is put out.
         let refused = self.refused;
         self.bursts(self.case.packets, World::opens);
-        assert!(self.refused > refused, "at a full table newcomers are refused");
+        assert!(self.refused > refused, "at a full table new sessions are refused");
         self.bursts(self.case.packets, World::goes_on);
         self.compare_all();
         // The first mappings are twenty seconds old.

@@ -273,8 +273,8 @@ fn check_owners(bed: &mut Bed, books: &mut Books, round: u32) {
     }
 }
 
-/// What the census foretells of `next` is what a count says afterwards.
-fn foretold(bed: &Bed, next: &Settings) -> u64 {
+/// What the census says of `next` is what a count says afterwards.
+fn preview(bed: &Bed, next: &Settings) -> u64 {
     let counts = bed.census(next.clone());
     counts.iter().map(|one| one.mappings.total() + one.flows.total()).sum()
 }
@@ -344,7 +344,7 @@ fn run(seed: u64, rounds: u32) {
         }
         check_owners(&mut bed, &mut books, round);
         assert_eq!(
-            foretold(&bed, bed.settings()),
+            preview(&bed, bed.settings()),
             bed.mappings().len() as u64 + shared_sessions(&bed),
             "the census finds each once"
         );
@@ -455,7 +455,7 @@ fn leaving_a_slice_is_logged_when_the_formula_changes() {
         }
         reported += u64::from(!by_formula);
     }
-    assert_eq!(reported, counts.mappings.drain, "as the census foretold");
+    assert_eq!(reported, counts.mappings.drain, "as the census preview");
     bed.run_out();
     for worker in 0..2 {
         ledger.read(worker, &bed.take_events(worker, usize::MAX));

@@ -265,7 +265,7 @@ fn with_past(seed: u64, past: &[Settings]) -> (Bed, Known) {
     (bed, known)
 }
 
-/// How often what was foretold was so.
+/// How often the explanation was right.
 #[derive(Debug, Default)]
 struct Tally {
     keeps: u32,

@@ -46,7 +46,7 @@ fn try_udp_to(bed: &mut Bed, internal: SocketAddrV4, remote: SocketAddrV4) -> Op
 }
 
 /// The subscribers of the tests; not those that keep their mappings alive.
-fn newcomer(number: u32) -> SocketAddrV4 {
+fn new_subscriber(number: u32) -> SocketAddrV4 {
     at((0x6441_0000 + number).into(), 5_000)
 }
 
@@ -56,7 +56,7 @@ fn a_port_is_held_down_for_two_minutes_after_its_mapping() {
     for workers in [1, 4] {
         let mut bed = Bed::new(few_ports(8)).workers(workers).steering(Steering::Random);
         let ends = bed.open_udp(at(I1, 5_000), at(E1, 9));
-        let others: Vec<SocketAddrV4> = (0..7).map(newcomer).collect();
+        let others: Vec<SocketAddrV4> = (0..7).map(new_subscriber).collect();
         for other in &others {
             bed.open_udp(*other, at(E1, 9));
         }
@@ -77,7 +77,7 @@ fn a_port_is_held_down_for_two_minutes_after_its_mapping() {
         assert_eq!((bed.mappings().len(), bed.ports_held(), bed.ports_used()), (7, 1, 8));
         for _ in 0..17 {
             bed.advance_secs(7);
-            assert_eq!(try_udp(&mut bed, newcomer(100)), None, "everything else is taken");
+            assert_eq!(try_udp(&mut bed, new_subscriber(100)), None, "everything else is taken");
             assert_eq!(try_udp(&mut bed, at(I1, 5_000)), None, "nor does its last owner get it");
             // A packet to the old mapping still reaches nobody.
             bed.outside(&build::udp(at(E1, 9), ends).payload(b"late").build());
@@ -88,7 +88,7 @@ fn a_port_is_held_down_for_two_minutes_after_its_mapping() {
         // 301 + 119 seconds: now it has been held down for 120.
         bed.advance_secs(2);
         assert_eq!(bed.ports_held(), 0);
-        assert_eq!(try_udp(&mut bed, newcomer(101)), Some(ends), "with {workers} workers");
+        assert_eq!(try_udp(&mut bed, new_subscriber(101)), Some(ends), "with {workers} workers");
         bed.run_out();
     }
 }
@@ -103,7 +103,7 @@ fn no_port_is_reused_within_its_hold_down() {
     let mut last_seen = std::collections::HashMap::new();
     for second in 0..300_u64 {
         for number in 0..5_u64 {
-            let internal = newcomer((second * 5 + number) as u32);
+            let internal = new_subscriber((second * 5 + number) as u32);
             let external = try_udp(&mut bed, internal);
             if let Some(before) = external.and_then(|external| last_seen.insert(external, second)) {
                 assert!(second - before >= 40, "{external:?} after {} s", second - before);
@@ -182,10 +182,10 @@ fn a_five_tuple_of_a_flow_is_held_down_like_a_port() {
             settings.pools[0].shared_ports_min = 1;
             let mut bed = Bed::new(settings).workers(workers).steering(Steering::Random);
             let mut externals: HashSet<SocketAddrV4> =
-                (0..3).filter_map(|n| try_udp_to(&mut bed, newcomer(n), at(E1, 443))).collect();
+                (0..3).filter_map(|n| try_udp_to(&mut bed, new_subscriber(n), at(E1, 443))).collect();
             assert_eq!(externals.len(), 3, "each a port of its own towards one server");
             // They are over soon, and the ports carry flows to another server meanwhile.
-            let elsewhere = |bed: &mut Bed| (10..13).all(|n| try_udp_to(bed, newcomer(n), at(E2, 443)).is_some());
+            let elsewhere = |bed: &mut Bed| (10..13).all(|n| try_udp_to(bed, new_subscriber(n), at(E2, 443)).is_some());
             let mut waited = 0;
             while bed.sessions().iter().any(|session| session.remote == Endpoint::new(E1, 443)) {
                 assert!(elsewhere(&mut bed));
@@ -195,7 +195,7 @@ fn a_five_tuple_of_a_flow_is_held_down_like_a_port() {
             }
             let least = if filtered { 0 } else { seconds.saturating_sub(2) };
             let mut paused = 0;
-            while try_udp_to(&mut bed, newcomer(20), at(E1, 443)).is_none() {
+            while try_udp_to(&mut bed, new_subscriber(20), at(E1, 443)).is_none() {
                 assert!(elsewhere(&mut bed), "towards others the same ports serve");
                 assert!(externals.iter().all(|external| late(&mut bed, *external) == 0));
                 bed.advance_secs(1);
@@ -240,10 +240,10 @@ fn held_ports_are_released_when_the_table_of_flows_is_full() {
     let mut bed = Bed::new(with_delay(settings, 600, NONE));
     for round in 0..10_u32 {
         let server = at(Ipv4Addr::from_bits(E1.to_bits() + round), 443);
-        let opened = (0..20).filter_map(|n| try_udp_to(&mut bed, newcomer(round * 20 + n), server)).count();
+        let opened = (0..20).filter_map(|n| try_udp_to(&mut bed, new_subscriber(round * 20 + n), server)).count();
         assert_eq!(opened, 20, "round {round}");
         assert_eq!(bed.sessions().iter().filter(|session| session.shared).count(), 20, "round {round}");
-        assert_eq!(try_udp_to(&mut bed, newcomer(9_999), server), None, "the table is full of live ones");
+        assert_eq!(try_udp_to(&mut bed, new_subscriber(9_999), server), None, "the table is full of live ones");
         bed.advance_secs(30);
         assert!(bed.sessions().is_empty());
     }
@@ -256,7 +256,7 @@ fn how_long_and_how_many_ports_rest_is_configurable() {
     let wanted = with_delay(few_ports(100), 10, NONE).limits(|limits| limits.held_ports_max = 50);
     let mut bed = Bed::new(wanted);
     let open = |bed: &mut Bed, numbers: core::ops::Range<u32>| -> HashSet<SocketAddrV4> {
-        numbers.filter_map(|number| try_udp(bed, newcomer(number))).collect()
+        numbers.filter_map(|number| try_udp(bed, new_subscriber(number))).collect()
     };
     assert_eq!(open(&mut bed, 0..100).len(), 100);
     // The sweep goes round in four seconds.
@@ -298,7 +298,7 @@ fn each_pool_has_its_own_hold_down() {
     let mut bed = Bed::new(wanted);
     for number in 0..4 {
         bed.open_udp(at(I1, 5_000 + number), at(E1, 9));
-        bed.open_udp(newcomer(u32::from(number)), at(E1, 9));
+        bed.open_udp(new_subscriber(u32::from(number)), at(E1, 9));
     }
     bed.advance_secs(301);
     assert_eq!(bed.ports_held(), 8);

@@ -373,21 +373,21 @@ fn unanswered_clients_keep_no_session() {
 }
 
 #[test]
-fn the_session_of_a_client_is_foretold() {
+fn the_session_of_a_client_is_explained() {
     let mut bed = bed(1);
     asks(&mut bed, at(E1, 5060));
     let request = |client| build::udp(client, EXTERNAL).payload(invite(client, EXTERNAL).as_bytes()).build();
     let is_new = |bed: &mut Bed| {
-        let foretold = check(bed, OUTSIDE, &request(at(E2, 40_000)));
-        foretold.steps.iter().any(|step| matches!(step, Step::SessionWouldBeCreated))
+        let preview = check(bed, OUTSIDE, &request(at(E2, 40_000)));
+        preview.steps.iter().any(|step| matches!(step, Step::SessionWouldBeCreated))
     };
     assert!(is_new(&mut bed));
     assert!(!is_new(&mut bed), "it has one");
     // What is no request opens none.
     for text in ["\r\n\r\n", "SIP/2.0 200 OK\r\nCSeq: 1 INVITE\r\n\r\n", "GET / HTTP/1.1\r\n\r\n"] {
         let datagram = build::udp(at(E2, 40_001), EXTERNAL).payload(text.as_bytes()).build();
-        let (foretold, before) = (check(&mut bed, OUTSIDE, &datagram), bed.sessions().len());
-        assert!(!foretold.steps.iter().any(|step| matches!(step, Step::SessionWouldBeCreated)), "{text:?}");
+        let (preview, before) = (check(&mut bed, OUTSIDE, &datagram), bed.sessions().len());
+        assert!(!preview.steps.iter().any(|step| matches!(step, Step::SessionWouldBeCreated)), "{text:?}");
         assert_eq!(bed.sessions().len(), before);
     }
     bed.run_out();
@@ -395,16 +395,16 @@ fn the_session_of_a_client_is_foretold() {
 
 /// Also where it takes the place of an older one, or there is none for it.
 #[test]
-fn the_session_of_one_client_in_place_of_another_is_foretold() {
+fn the_session_of_one_client_in_place_of_another_is_explained() {
     for (sessions, read) in [(65, 100), (20, 20), (1_024, 100)] {
         let mut bed = bed_with(|settings| settings.limits.sessions_per_mapping_max = sessions);
         let mut count = 0;
         for n in 0..100 {
             let request = build::udp(forged(n), EXTERNAL).payload(invite(forged(n), EXTERNAL).as_bytes()).build();
-            let foretold = check(&mut bed, OUTSIDE, &request);
+            let preview = check(&mut bed, OUTSIDE, &request);
             let is_read = udp_text(&bed.only_inside()) == invite(forged(n), SERVER);
-            let is_told = foretold.steps.iter().any(|step| matches!(step, Step::SessionWouldBeCreated));
-            assert_eq!(is_told, is_read, "{n}: {foretold:?}");
+            let is_told = preview.steps.iter().any(|step| matches!(step, Step::SessionWouldBeCreated));
+            assert_eq!(is_told, is_read, "{n}: {preview:?}");
             count += u32::from(is_read);
         }
         assert_eq!(count, read);

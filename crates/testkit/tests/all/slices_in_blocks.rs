@@ -120,12 +120,8 @@ fn slices_in_blocks_of_others_are_refused_as_planned() {
         bed.reload(next.clone());
         assert_eq!(bed.slice_plan(next.clone()), [all(None)], "it is so now");
         for n in 1..7 {
-            let foretold = why(&bed, subscriber(n));
-            assert_eq!(
-                (foretold.verdict, said(&foretold)),
-                (Verdict::PortsExhausted, Some((170, 170))),
-                "{foretold:?}"
-            );
+            let preview = why(&bed, subscriber(n));
+            assert_eq!((preview.verdict, said(&preview)), (Verdict::PortsExhausted, Some((170, 170))), "{preview:?}");
             let refused = bed.counters().of(Verdict::PortsExhausted);
             bed.inside(&build::udp(subscriber(n), at(E1, 53)).payload_length(8).build());
             assert_eq!(bed.counters().of(Verdict::PortsExhausted), refused + 1);
@@ -143,11 +139,11 @@ fn slices_in_blocks_of_others_are_refused_as_planned() {
         let [plan] = bed.slice_plan(next.clone())[..] else { panic!("one pool is concerned") };
         assert_eq!((plan.leased, plan.leased_whole, plan.until), (left.len() as u64, 0, None));
         for n in 1..7 {
-            let foretold = why(&bed, subscriber(n));
+            let preview = why(&bed, subscriber(n));
             let leased = left.get(subscriber(n).ip()).map_or(0, |ports| ports.len() as u32);
-            assert_eq!(said(&foretold), (leased > 0).then_some((leased, 170)));
+            assert_eq!(said(&preview), (leased > 0).then_some((leased, 170)));
             let free = Step::MappingWouldBeCreated { ports_free: u64::from(170 - leased) };
-            assert!(foretold.verdict == Verdict::Outbound && foretold.steps.contains(&free), "{foretold:?}");
+            assert!(preview.verdict == Verdict::Outbound && preview.steps.contains(&free), "{preview:?}");
             bed.open_udp(subscriber(n), at(E1, 53));
         }
         bed.run_out();
@@ -191,9 +187,9 @@ fn a_block_in_the_subscribers_own_slice_takes_no_port() {
     assert_eq!(bed.slice_plan(next.clone()), []);
     bed.reload(next);
     let again = at(*subscriber(0).ip(), 5_001);
-    let foretold = why(&bed, again);
+    let preview = why(&bed, again);
     let free = Step::MappingWouldBeCreated { ports_free: 1_023 };
-    assert!(said(&foretold).is_none() && foretold.steps.contains(&free), "{foretold:?}");
+    assert!(said(&preview).is_none() && preview.steps.contains(&free), "{preview:?}");
     assert_eq!(bed.open_udp(again, at(E1, 443)).ip(), external.ip());
     bed.run_out();
 }

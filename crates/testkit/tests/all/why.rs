@@ -129,12 +129,12 @@ fn facing(bed: &Bed, interface: InterfaceId) -> Facing {
 
 /// Asks first, then sends.
 pub(crate) fn check(bed: &mut Bed, interface: InterfaceId, packet: &[u8]) -> Explanation {
-    let foretold = why(bed, facing(bed, interface), packet);
+    let preview = why(bed, facing(bed, interface), packet);
     let given = send(bed, interface, packet);
     let what = format!("{:?} to {:?} by {interface:?}", source(packet), destination(packet));
-    let is_open = foretold.steps.iter().any(|step| matches!(step, Step::AnyTarget { agree: false, .. }));
-    assert!(given == [foretold.verdict] || is_open, "{what}: {given:?}, and foretold was {foretold:?}");
-    foretold
+    let is_open = preview.steps.iter().any(|step| matches!(step, Step::AnyTarget { agree: false, .. }));
+    assert!(given == [preview.verdict] || is_open, "{what}: {given:?}, and preview was {preview:?}");
+    preview
 }
 
 fn beds(settings: &Settings) -> impl Iterator<Item = Bed> {
@@ -224,11 +224,11 @@ fn the_answer_of_a_target_is_followed_to_the_caller() {
         bed.reload(settings.clone().filter(from_20, FilterAction::Deny));
         for (n, answer) in answers.iter().enumerate() {
             let expected = if n == 0 { Verdict::DeniedByFilter } else { Verdict::Hairpin };
-            let foretold = check(&mut bed, INSIDE, answer);
-            assert_eq!(foretold.verdict, expected, "{foretold:?}");
+            let preview = check(&mut bed, INSIDE, answer);
+            assert_eq!(preview.verdict, expected, "{preview:?}");
             let caller = at(host(0, 20 + n as u8), 5_000);
-            let led_to = foretold.destination_after.map(|to| at(to.address, to.port));
-            assert_eq!(led_to, (n > 0).then_some(caller), "{foretold:?}");
+            let led_to = preview.destination_after.map(|to| at(to.address, to.port));
+            assert_eq!(led_to, (n > 0).then_some(caller), "{preview:?}");
         }
         bed.reload(settings.clone());
         // The targets keep their sessions, but not the mappings of silent callers.
@@ -326,7 +326,7 @@ fn wire_protocol(packet: &[u8]) -> Protocol {
 }
 
 #[test]
-fn hairpins_of_addresses_that_a_pool_loses_are_foretold() {
+fn hairpins_of_addresses_that_a_pool_loses_are_explained() {
     let without = settings().filtering(Filtering::EndpointIndependent).addresses(&POOL[..1]);
     let mut with = with_later(without.clone());
     with.pools[1].subscribers = vec![prefix([100, 64, 0, 12], 30)];
@@ -351,7 +351,7 @@ fn hairpins_of_addresses_that_a_pool_loses_are_foretold() {
 
 /// An expired mapping ends with the packet that needs another one, not only by the sweep.
 #[test]
-fn a_mapping_after_an_expired_one_is_foretold() {
+fn a_mapping_after_an_expired_one_is_explained() {
     let blocks = Blocks { size: BlockSize::MIN, per_subscriber_max: 1, idle: Duration::from_secs(60) };
     let modes = [
         (Allocation::Ports, 2_000),
@@ -377,9 +377,9 @@ fn a_mapping_after_an_expired_one_is_foretold() {
                 for n in [0, all - 1, 70] {
                     for to in [at(E2, 53), at(E1, 53)] {
                         let packet = build::udp(at(host(0, 1), 5_000 + n), to).payload_length(8).build();
-                        let foretold = check(&mut bed, INSIDE, &packet);
+                        let preview = check(&mut bed, INSIDE, &packet);
                         let is_free = reuse_s == 0 && n == 0;
-                        assert!(!is_free || foretold.verdict == Verdict::Outbound, "{allocation:?}, {pooling:?}");
+                        assert!(!is_free || preview.verdict == Verdict::Outbound, "{allocation:?}, {pooling:?}");
                     }
                 }
             }
@@ -388,7 +388,7 @@ fn a_mapping_after_an_expired_one_is_foretold() {
 }
 
 #[test]
-fn a_flow_that_gets_no_port_is_foretold() {
+fn a_flow_that_gets_no_port_is_explained() {
     for pooling in [Pooling::Paired, Pooling::Arbitrary] {
         let mut settings = settings().endpoint_dependent(Prefix::ALL, (443, 443)).addresses(&POOL[..1]);
         settings = settings.pooling(pooling).ports(10_000, 10_009);
@@ -397,9 +397,9 @@ fn a_flow_that_gets_no_port_is_foretold() {
             let mut refused = 0;
             for n in 0..40 {
                 let syn = build::tcp(at(host(0, n % 7), 5_000 + u16::from(n)), at(E1, 443), Flags::SYN).build();
-                let foretold = check(&mut bed, INSIDE, &syn);
-                if foretold.verdict == Verdict::PortsExhausted {
-                    assert!(foretold.steps.iter().any(|step| matches!(step, Step::NoSharedPort { .. })));
+                let preview = check(&mut bed, INSIDE, &syn);
+                if preview.verdict == Verdict::PortsExhausted {
+                    assert!(preview.steps.iter().any(|step| matches!(step, Step::NoSharedPort { .. })));
                     refused += 1;
                 }
             }
@@ -412,7 +412,7 @@ fn a_flow_that_gets_no_port_is_foretold() {
 }
 
 #[test]
-fn a_flow_that_would_open_one_port_too_many_is_foretold() {
+fn a_flow_that_would_open_one_port_too_many_is_explained() {
     for pooling in [Pooling::Paired, Pooling::Arbitrary] {
         let mut settings = settings().endpoint_dependent(Prefix::ALL, (443, 443)).addresses(&POOL[..1]);
         settings = settings.pooling(pooling);
@@ -420,10 +420,10 @@ fn a_flow_that_would_open_one_port_too_many_is_foretold() {
         for mut bed in beds(&settings) {
             for n in 0..8 {
                 let syn = build::tcp(at(host(0, 1), 5_000 + n), at(E1, 443), Flags::SYN).build();
-                let foretold = check(&mut bed, INSIDE, &syn);
+                let preview = check(&mut bed, INSIDE, &syn);
                 let is_told = |step: &Step| matches!(step, Step::NoSharedPort { at_quota: true, .. });
                 let expected = if n < 3 { Verdict::Outbound } else { Verdict::SubscriberPortQuota };
-                assert_eq!((foretold.verdict, foretold.steps.iter().any(is_told)), (expected, n >= 3));
+                assert_eq!((preview.verdict, preview.steps.iter().any(is_told)), (expected, n >= 3));
             }
             // Elsewhere the same ports serve; for a mapping there is none either.
             let syn = build::tcp(at(host(0, 1), 5_000), at(E2, 443), Flags::SYN).build();
@@ -498,7 +498,7 @@ fn a_rule_does_not_take_away_own_blocks_and_slices() {
 fn random_settings(random: &mut SmallRng) -> Settings {
     let mut settings = two_realms(random.random());
     let filtering = [Filtering::EndpointIndependent, Filtering::AddressDependent, Filtering::AddressAndPortDependent];
-    // One address a pool: which one of several a newcomer is given is drawn, and full ones may be
+    // One address a pool: which of several a new subscriber gets is drawn, and full ones may be
     // among them.
     let ports = random.random_range(4..40);
     settings = settings
@@ -608,12 +608,12 @@ fn an_expected_packet_enters_by_its_grant_alone() {
     let (_, _, external) =
         crate::control_sessions::rtsp(&mut bed, at(I1, 40_000), 5_000, false).expect("a gateway reads it");
     for (remote, enters) in [(E1, true), (E2, false)] {
-        let foretold = why(&bed, Facing::OUTSIDE, &build::udp(at(remote, 6_000), external).build());
-        assert_eq!(foretold.verdict == Verdict::Inbound, enters, "{foretold:?}");
-        let filters = foretold.steps.iter().filter(|step| matches!(step, Step::FilterAsked { allowed: true, .. }));
-        assert_eq!(filters.count(), 0, "{foretold:?}");
-        let grants = foretold.steps.iter().filter(|step| matches!(step, Step::Granted { allowed: true, .. }));
-        assert_eq!(grants.count(), usize::from(enters), "{foretold:?}");
+        let preview = why(&bed, Facing::OUTSIDE, &build::udp(at(remote, 6_000), external).build());
+        assert_eq!(preview.verdict == Verdict::Inbound, enters, "{preview:?}");
+        let filters = preview.steps.iter().filter(|step| matches!(step, Step::FilterAsked { allowed: true, .. }));
+        assert_eq!(filters.count(), 0, "{preview:?}");
+        let grants = preview.steps.iter().filter(|step| matches!(step, Step::Granted { allowed: true, .. }));
+        assert_eq!(grants.count(), usize::from(enters), "{preview:?}");
     }
     bed.run_out();
 }
@@ -721,9 +721,9 @@ fn why_does_not_promise_a_held_port() {
         let out = build::udp(at(host(0, 9), external.port()), at(E1, 53)).payload_length(8).build();
         let back = build::udp(at(E1, 53), external).payload_length(8).build();
         for packet in [(OUTSIDE, &back), (INSIDE, &out)] {
-            let foretold = check(&mut bed, packet.0, packet.1);
-            assert_eq!(foretold.verdict, Verdict::PortsExhausted, "{one_to_one} {foretold:?}");
-            assert!(foretold.steps.iter().any(|step| matches!(step, Step::PortAwaited(_))), "{foretold:?}");
+            let preview = check(&mut bed, packet.0, packet.1);
+            assert_eq!(preview.verdict, Verdict::PortsExhausted, "{one_to_one} {preview:?}");
+            assert!(preview.steps.iter().any(|step| matches!(step, Step::PortAwaited(_))), "{preview:?}");
         }
         bed.advance_secs(61);
         assert_eq!(check(&mut bed, OUTSIDE, &back).verdict, Verdict::Inbound);

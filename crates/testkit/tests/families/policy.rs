@@ -48,12 +48,12 @@ fn home(b4: &str, port: u16) -> Vec<u8> {
     softwire(v6(b4), v6(AFTR), &build::udp(at([192, 168, 1, 2].into(), port), at(E1, 53)).build())
 }
 
-/// The verdict, which `why` foretold.
+/// The verdict, which `why` has explained.
 fn verdict(bed: &mut Bed6, packet: &[u8]) -> Verdict {
-    let foretold = why(bed, INSIDE, packet).verdict;
+    let preview = why(bed, INSIDE, packet).verdict;
     bed.inside(packet);
-    assert_eq!(bed.verdict(), Some(foretold), "what was foretold");
-    foretold
+    assert_eq!(bed.verdict(), Some(preview), "what was preview");
+    preview
 }
 
 #[test]

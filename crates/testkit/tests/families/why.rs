@@ -51,17 +51,17 @@ pub(crate) fn why(bed: &Bed6, ingress: InterfaceId, packet: &[u8]) -> Explanatio
 
 /// Asks first, then sends. Returns also what left outside.
 fn check(bed: &mut Bed6, worker: usize, ingress: InterfaceId, packet: &[u8]) -> (Explanation, Vec<Vec<u8>>) {
-    let foretold = why(bed, ingress, packet);
-    assert_eq!(foretold, why(bed, ingress, packet), "asking changes nothing");
+    let preview = why(bed, ingress, packet);
+    assert_eq!(preview, why(bed, ingress, packet), "asking changes nothing");
     let before: Vec<u64> = Verdict::ALL.iter().map(|verdict| bed.count(*verdict)).collect();
     let [_, out] = bed.receive(worker, ingress, packet);
     let counts = Verdict::ALL.iter().zip(before);
     let given: Vec<Verdict> =
         counts.filter(|(verdict, before)| bed.count(**verdict) > *before).map(|(verdict, _)| *verdict).collect();
-    assert_eq!(given, [foretold.verdict], "{packet:02x?}: foretold was {foretold:#?}");
-    assert!(!foretold.steps.is_empty(), "{packet:02x?}: {:?} without a step", foretold.verdict);
-    check_names(&foretold);
-    (foretold, out)
+    assert_eq!(given, [preview.verdict], "{packet:02x?}: preview was {preview:#?}");
+    assert!(!preview.steps.is_empty(), "{packet:02x?}: {:?} without a step", preview.verdict);
+    check_names(&preview);
+    (preview, out)
 }
 
 /// Each number of a host is named by a step.
@@ -91,20 +91,20 @@ fn why_names_a_nat64_host_before_and_with_its_mapping() {
     let mut bed = Bed6::new(settings6());
     let packet = udp6((v6(C6), 5_000), (behind(E1), 53), b"question");
     let host = HostView { address: Ipv6Addr::from_bits(v6(C6)), prefix_length: 128, inner: None, is_softwire: false };
-    let (foretold, out) = check(&mut bed, 0, INSIDE, &packet);
-    assert_eq!(host_in(&foretold), Some((host, HostRole::Sender { is_known: false })));
-    assert!(foretold.steps.iter().any(|step| matches!(step, Step::MappingWouldBeCreated { .. })));
+    let (preview, out) = check(&mut bed, 0, INSIDE, &packet);
+    assert_eq!(host_in(&preview), Some((host, HostRole::Sender { is_known: false })));
+    assert!(preview.steps.iter().any(|step| matches!(step, Step::MappingWouldBeCreated { .. })));
     let external = source(&out[0]);
-    let (foretold, _) = check(&mut bed, 0, INSIDE, &packet);
-    assert_eq!(host_in(&foretold), Some((host, HostRole::Sender { is_known: true })));
+    let (preview, _) = check(&mut bed, 0, INSIDE, &packet);
+    assert_eq!(host_in(&preview), Some((host, HostRole::Sender { is_known: true })));
     assert_eq!(
-        foretold.source_after.map(|source| (source.address, source.port)),
+        preview.source_after.map(|source| (source.address, source.port)),
         Some((*external.ip(), external.port()))
     );
     let answer = build::udp(at(E1, 53), external).payload(b"answer").build();
-    let (foretold, _) = check(&mut bed, 0, OUTSIDE, &answer);
+    let (preview, _) = check(&mut bed, 0, OUTSIDE, &answer);
     let remote = Some(Ipv6Addr::from_bits(behind(E1)));
-    assert_eq!(host_in(&foretold), Some((host, HostRole::Receiver { remote })));
+    assert_eq!(host_in(&preview), Some((host, HostRole::Receiver { remote })));
 }
 
 #[test]
@@ -117,12 +117,12 @@ fn why_distinguishes_homes_with_equal_inner_addresses() {
         let packet = softwire(v6(b4), v6(AFTR), &inner);
         let host =
             HostView { address: Ipv6Addr::from_bits(v6(b4)), prefix_length: 128, inner: Some(home), is_softwire: true };
-        let (foretold, out) = check(&mut bed, 0, INSIDE, &packet);
-        assert_eq!(host_in(&foretold), Some((host, HostRole::Sender { is_known: false })));
+        let (preview, out) = check(&mut bed, 0, INSIDE, &packet);
+        assert_eq!(host_in(&preview), Some((host, HostRole::Sender { is_known: false })));
         externals.push(source(&out[0]));
         let answer = build::udp(at(E1, 53), externals[externals.len() - 1]).payload(b"answer").build();
-        let (foretold, _) = check(&mut bed, 0, OUTSIDE, &answer);
-        assert_eq!(host_in(&foretold), Some((host, HostRole::Receiver { remote: None })));
+        let (preview, _) = check(&mut bed, 0, OUTSIDE, &answer);
+        assert_eq!(host_in(&preview), Some((host, HostRole::Receiver { remote: None })));
     }
     assert_ne!(externals[0], externals[1]);
     let ping = build::echo_request(home, Ipv4Addr::new(192, 0, 0, 1), 7).payload(b"hi").build();
@@ -142,17 +142,17 @@ fn why_names_the_host_of_a_packet_that_is_dropped() {
         let out = bed.inside(&packet)[1].clone();
         let answer = build::udp(at(E1, 53), source(&out[0])).payload_length(length - 28).dont_fragment();
         for (answer, verdict) in [(answer.clone(), Verdict::TooBig), (answer.ttl(1), Verdict::TtlExpired)] {
-            let foretold = check(&mut bed, 0, OUTSIDE, &answer.build()).0;
-            if foretold.verdict != Verdict::Inbound {
-                assert_eq!(foretold.verdict, verdict);
+            let preview = check(&mut bed, 0, OUTSIDE, &answer.build()).0;
+            if preview.verdict != Verdict::Inbound {
+                assert_eq!(preview.verdict, verdict);
             }
-            assert!(host_in(&foretold).is_some_and(|(host, _)| host.address != Ipv6Addr::UNSPECIFIED));
+            assert!(host_in(&preview).is_some_and(|(host, _)| host.address != Ipv6Addr::UNSPECIFIED));
         }
     }
     // A request for port control, and a packet from a number.
     let request = build::udp(at(home, 5_000), at(Ipv4Addr::new(192, 0, 0, 1), 5_351)).payload(&[0, 0]).build();
-    let foretold = check(&mut bed, 0, INSIDE, &softwire(v6(D6), v6(AFTR), &request)).0;
-    assert_eq!(foretold.verdict, Verdict::Local);
+    let preview = check(&mut bed, 0, INSIDE, &softwire(v6(D6), v6(AFTR), &request)).0;
+    assert_eq!(preview.verdict, Verdict::Local);
     let number = build::udp(at(Ipv4Addr::new(224, 0, 0, 1), 5_000), at(E1, 53)).build();
     assert_eq!(check(&mut bed, 0, INSIDE, &number).0.verdict, Verdict::SourceInvalid);
 }
@@ -231,7 +231,7 @@ fn what_is_explained_happens_to_hosts_of_each_family() {
             let outside = at([E1, E2][random.random_range(0..2)], random.random_range(441..449));
             let external = externals[random.random_range(0..externals.len())];
             let worker = random.random_range(0..workers);
-            let (foretold, out) = match random.random_range(0..10) {
+            let (preview, out) = match random.random_range(0..10) {
                 0..5 => check(&mut bed, worker, INSIDE, &from_inside(&mut random, outside)),
                 5..7 => check(&mut bed, worker, INSIDE, &from_inside(&mut random, external)),
                 _ => {
@@ -244,7 +244,7 @@ fn what_is_explained_happens_to_hosts_of_each_family() {
                     check(&mut bed, worker, OUTSIDE, &answer)
                 }
             };
-            *seen.borrow_mut().entry((foretold.verdict, host_in(&foretold).is_some())).or_insert(0) += 1;
+            *seen.borrow_mut().entry((preview.verdict, host_in(&preview).is_some())).or_insert(0) += 1;
             externals.extend(out.iter().map(|packet| source(packet)));
             if externals.len() > 20 {
                 externals.remove(7);

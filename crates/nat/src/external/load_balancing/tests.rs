@@ -68,13 +68,13 @@ proptest! {
     #[test]
     fn a_change_moves_only_the_share_of_the_changed_target(weights in prop::collection::vec(1_u32..9, 2..6), first in any::<u32>()) {
         let targets: Vec<Target> = (1..).zip(&weights).map(|(last, weight)| target(last, *weight)).collect();
-        let (fewer, newcomer) = (&targets[..targets.len() - 1], targets[targets.len() - 1].address);
+        let (fewer, added) = (&targets[..targets.len() - 1], targets[targets.len() - 1].address);
         let few = Balance::new(&settings(&[forward((443, 443), fewer)]));
         let all = Balance::new(&settings(&[forward((443, 443), &targets)]));
         for i in 0..500 {
             let remote_outside = (first.wrapping_add(i), i as u16);
             let (before, after) = (chosen(&few, remote_outside), chosen(&all, remote_outside));
-            prop_assert!(after == before || after == newcomer);
+            prop_assert!(after == before || after == added);
         }
     }
 

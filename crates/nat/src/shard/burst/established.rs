@@ -43,7 +43,7 @@ use crate::state::mapping::steady_remote;
 use crate::state::tcp;
 use crate::state::tcp::TcpState;
 use crate::steps::opening::Drawn;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::MappingIndex;
@@ -212,14 +212,14 @@ impl Scratch {
     }
 
     #[inline]
-    pub(in crate::shard) fn foresight(&self, i: usize) -> Foresight {
+    pub(in crate::shard) fn hints(&self, i: usize) -> Hints {
         let hash = if self.kind[i].is_out() { self.place[i] } else { 0 };
         if self.unsettled >> i & 1 == 0 {
-            return Foresight::of(hash);
+            return Hints::of(hash);
         }
         let is_new = self.aimed >> i & 1 == 0 && self.subscriber[i] == 0;
         let drawn = if is_new { self.drawn[i] } else { None };
-        Foresight { hash, subscriber: self.subscriber[i], aim: self.port[i], drawn }
+        Hints { hash, subscriber: self.subscriber[i], aim: self.port[i], drawn }
     }
 }
 

@@ -348,7 +348,7 @@ impl PacketPath {
         scratch: &Scratch,
         i: usize,
     ) -> Option<Egress> {
-        let Some(aim) = scratch.port[i] else { return self.open_for_newcomer(now, header, scratch, i) };
+        let Some(aim) = scratch.port[i] else { return self.open_for_new_subscriber(now, header, scratch, i) };
         let (key, hop) = self.usual_flow(now, header, scratch, i)?;
         if !self.is_usual_subscriber(&key, scratch, i) {
             return None;

@@ -28,7 +28,7 @@ impl PacketPath {
             let protocol = if scratch.kind[i].is_tcp() { Protocol::Tcp } else { Protocol::Udp };
             let key = InternalKey { realm: scratch.realm[i], protocol, address: source_of(&burst[i]), port };
             let (view, random) = self.ledger.deciding();
-            scratch.drawn[i] = view.draw_for_newcomer(&key, random);
+            scratch.drawn[i] = view.draw_for_new_subscriber(&key, random);
             let Some(drawn) = &scratch.drawn[i] else { continue };
             let ports = &self.ledger.shared.ports;
             ports.prefetch_draw(&drawn.draw, protocol);
@@ -44,7 +44,7 @@ impl PacketPath {
     /// A source without a record, usually a new subscriber. Also for what has no aim for other
     /// reasons.
     #[inline(never)]
-    pub(super) fn open_for_newcomer(
+    pub(super) fn open_for_new_subscriber(
         &mut self,
         now: Instant,
         header: &mut [u8; HEADERS],
@@ -62,7 +62,7 @@ impl PacketPath {
         }
         self.ledger.admit_record().ok()?;
         let (view, random) = self.ledger.deciding();
-        let new = view.usual_newcomer(&key, scratch.place[i], scratch.drawn[i].as_ref(), random)?;
+        let new = view.usual_new_subscriber(&key, scratch.place[i], scratch.drawn[i].as_ref(), random)?;
         let session = self.session_of(now, &key, header);
         let index = self.ledger.commit_mapping(now, &new, &session).ok()?;
         Some(self.leave_first(header, scratch, i, (&key, &hop), index))

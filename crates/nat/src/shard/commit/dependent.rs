@@ -19,10 +19,10 @@ use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::state::shared_ports::Group;
 use crate::state::shared_ports::SharedPort;
-use crate::steps::dependent::DependentAsk;
+use crate::steps::dependent::DependentSessionRequest;
 use crate::steps::dependent::NewDependent;
 use crate::steps::dependent::NewLead;
-use crate::steps::dependent::NoDependent;
+use crate::steps::dependent::NoDependentSession;
 use crate::steps::dependent::PortSource;
 use crate::steps::opening::Entered;
 use crate::steps::opening::Owner;
@@ -36,9 +36,9 @@ impl Ledger {
     pub(in crate::shard) fn open_dependent(
         &mut self,
         parsed: &Parsed,
-        ask: &DependentAsk<'_>,
+        ask: &DependentSessionRequest<'_>,
         action: RuleAction,
-    ) -> Result<u32, NoDependent> {
+    ) -> Result<u32, NoDependentSession> {
         for _ in 0..ATTEMPTS {
             let (view, random) = self.deciding();
             let new = match view.open_dependent(parsed, ask, action, random, &mut ()) {
@@ -60,7 +60,7 @@ impl Ledger {
                 }
             }
         }
-        Err(NoDependent::Refuse(Verdict::PortsExhausted))
+        Err(NoDependentSession::Refuse(Verdict::PortsExhausted))
     }
 
     pub(in crate::shard) fn open_lead(

@@ -250,7 +250,7 @@ impl Ledger {
         let single = *request;
         let rtcp = InternalKey { port: request.key.port.wrapping_add(1), ..request.key };
         let mut request = Request { requester: request.requester.in_set(request.key.port, 2), ..*request };
-        let (near, only) = match single.suggested {
+        let (suggest, only) = match single.suggested {
             Suggested::Only(wish) => (Suggested::Only as fn(Wish) -> Suggested, wish.address),
             _ => (Suggested::Rather as fn(Wish) -> Suggested, None),
         };
@@ -258,7 +258,7 @@ impl Ledger {
         let known = self.state.find_live_mapping(&rtcp, now).map(|index| self.state.mappings.get(index).external());
         if let Some(external) = known.filter(|known| only.is_none_or(|address| address == known.address.to_bits())) {
             let wish = Wish { address: Some(external.address.to_bits()), port: external.port & !1 };
-            request.suggested = near(wish);
+            request.suggested = suggest(wish);
         }
         let mut last = None;
         for attempt in 0..PAIR_ATTEMPTS {
@@ -282,7 +282,7 @@ impl Ledger {
                 break;
             };
             let port = (external.port & !1).wrapping_add(2 * attempt);
-            request.suggested = near(Wish { address: Some(external.address.to_bits()), port });
+            request.suggested = suggest(Wish { address: Some(external.address.to_bits()), port });
         }
         self.open_grant(now, &single).ok().map(|index| self.state.grants.get(index).external())
     }

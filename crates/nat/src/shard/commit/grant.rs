@@ -16,7 +16,7 @@ use crate::state::tcp::TcpState;
 use crate::steps::grant::Denied;
 use crate::steps::grant::may_be_granted;
 use crate::steps::opening::Ask;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::steps::view::hashed_by;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -119,8 +119,8 @@ impl Ledger {
 
     fn open_mapping_for_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
         let key = &request.key;
-        let foresight = Foresight::of(self.state.hash_of(key));
-        let ask = Ask { now, key, wanted: None, foresight, expired: None };
+        let hints = Hints::of(self.state.hash_of(key));
+        let ask = Ask { now, key, wanted: None, hints, expired: None };
         let mut suggested = request.suggested;
         for _ in 0..ATTEMPTS {
             let (view, random) = self.deciding();

@@ -226,7 +226,7 @@ impl PacketPath {
     /// Checks a host without a record, on the long way. Returns the packet's bit if it is finished.
     #[cold]
     #[inline(never)]
-    pub(super) fn enter_newcomer<S: Sink>(
+    pub(super) fn enter_new_host<S: Sink>(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,

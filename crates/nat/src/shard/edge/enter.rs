@@ -32,7 +32,7 @@ use crate::state::host::subscriber_prefix;
 use crate::state::reassembly;
 use crate::state::reassembly::Outcome as Reassembled;
 use crate::state::reassembly::Part;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::verdict::Verdict;
@@ -267,8 +267,8 @@ impl PacketPath {
         let (key, hash) = self.look_inside(whole.bytes(), source, way)?;
         self.enter_from_softwire(now, whole, 0, (key, hash), sink)?;
         let (kind, hash) = self.look(whole);
-        let foresight = Foresight::of(if kind.is_out() { hash } else { 0 });
-        self.process_long(now, whole, &foresight, sink);
+        let hints = Hints::of(if kind.is_out() { hash } else { 0 });
+        self.process_long(now, whole, &hints, sink);
         let bytes = whole.bytes();
         let lost = match whole.outcome {
             Outcome::Done => None,

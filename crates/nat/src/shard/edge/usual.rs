@@ -226,7 +226,7 @@ impl PacketPath {
             return 0;
         }
         scratch.hosts.pending &= !(1 << i);
-        self.enter_newcomer(now, packet, i, sink)
+        self.enter_new_host(now, packet, i, sink)
     }
 
     /// The IPv4 header of a packet from this host will be `cut` bytes on. A steady packet's session

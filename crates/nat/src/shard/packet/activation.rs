@@ -15,7 +15,7 @@ use crate::snapshot::shared::NextHop;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::time::Instant;
 use crate::types::Side;
 use crate::types::WorkerId;
@@ -55,7 +55,7 @@ impl PacketPath {
         if let Some(gateway) = self.view().gateway_of_static(&key) {
             (new.state, new.expires) = (TcpState::UNANSWERED, now + gateway.timeout);
         }
-        match self.ledger.open_mapping(now, &key, &Foresight::of(hash), None, &new) {
+        match self.ledger.open_mapping(now, &key, &Hints::of(hash), None, &new) {
             Ok(index) => {
                 let flow = Flow { index, session: Some(SessionRef::Inline) };
                 self.established_inbound(at, bytes, flow, hop, via, sink)

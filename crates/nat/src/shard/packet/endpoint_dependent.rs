@@ -13,8 +13,8 @@
 //! sessions where a rule says so (ADR 11). No inside five-tuple has both.
 
 use crate::snapshot::shared::NextHop;
-use crate::steps::dependent::DependentAsk;
-use crate::steps::dependent::NoDependent;
+use crate::steps::dependent::DependentSessionRequest;
+use crate::steps::dependent::NoDependentSession;
 use crate::steps::outbound::Way;
 use crate::steps::outbound::translated;
 use crate::steps::view::View;
@@ -60,13 +60,13 @@ impl PacketPath {
     ) -> Result<Option<u32>, Fate> {
         let Arrival { now, meta, parsed } = at;
         let wanted = action.pool();
-        let ask = DependentAsk { now, key, remote_inside, remote_outside, wanted };
+        let ask = DependentSessionRequest { now, key, remote_inside, remote_outside, wanted };
         match self.ledger.open_dependent(parsed, &ask, action) {
             Ok(index) => Ok(Some(index)),
-            Err(NoDependent::MappingServes) => Ok(None),
-            Err(NoDependent::Drop(verdict)) => Err(Fate::Done(verdict)),
-            Err(NoDependent::Return(no_way)) => Err(self.turn_back(at, bytes, Side::Inside, no_way, sink)),
-            Err(NoDependent::Refuse(verdict)) => {
+            Err(NoDependentSession::MappingServes) => Ok(None),
+            Err(NoDependentSession::Drop(verdict)) => Err(Fate::Done(verdict)),
+            Err(NoDependentSession::Return(no_way)) => Err(self.turn_back(at, bytes, Side::Inside, no_way, sink)),
+            Err(NoDependentSession::Refuse(verdict)) => {
                 Err(self.refuse(now, Unmade { key, verdict, wanted }, meta, bytes, sink))
             }
         }

@@ -17,7 +17,7 @@ use crate::state::fragments::FragmentInfo;
 use crate::state::fragments::FragmentKey;
 use crate::state::fragments::FragmentOutcome;
 use crate::state::mapping::InternalKey;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::time::Instant;
 use crate::types::Protocol;
 use crate::types::Side;
@@ -214,7 +214,7 @@ impl PacketPath {
                     port: parsed.source_port,
                 };
                 let hash = self.ledger.state.hash_of(&key);
-                self.outbound_flow(at, bytes, &Foresight::of(hash), Some(datagram), sink)
+                self.outbound_flow(at, bytes, &Hints::of(hash), Some(datagram), sink)
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
 pub(in crate::shard) use crate::steps::door::remote_port;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::steps::outbound::Belongs;
 use crate::steps::outbound::Departure;
 use crate::steps::outbound::Ending;
@@ -62,7 +62,7 @@ impl PacketPath {
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
-        foresight: &Foresight,
+        hints: &Hints,
         sink: &mut S,
     ) -> Fate {
         let Arrival { meta, parsed, .. } = at;
@@ -89,7 +89,7 @@ impl PacketPath {
         if parsed.class == Class::Other {
             return self.pass_other(at, bytes, sink);
         }
-        self.outbound_flow(at, bytes, foresight, None, sink)
+        self.outbound_flow(at, bytes, hints, None, sink)
     }
 
     #[inline]
@@ -97,7 +97,7 @@ impl PacketPath {
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
-        foresight: &Foresight,
+        hints: &Hints,
         datagram: Option<crate::state::fragments::DatagramIndex>,
         sink: &mut S,
     ) -> Fate {
@@ -105,8 +105,8 @@ impl PacketPath {
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
         let realm = self.ledger.shared.realm_of(meta.ingress);
         let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
-        let found = self.ledger.state.find_mapping(&key, foresight.hash);
-        let packet = Outbound { now, parsed, key, foresight: *foresight, found };
+        let found = self.ledger.state.find_mapping(&key, hints.hash);
+        let packet = Outbound { now, parsed, key, hints: *hints, found };
         let (way, flow) = match self.view().belongs(&packet) {
             Belongs::First(index) => {
                 let leaving = self.view().leave_by_first(&packet, index, &mut ());
@@ -183,7 +183,7 @@ impl PacketPath {
         }
         for _ in 0..ATTEMPTS {
             let (view, random) = self.ledger.deciding();
-            match view.depart(&packet, &question, random, &mut ()) {
+            match view.decide_departure(&packet, &question, random, &mut ()) {
                 Err(Ending::Expire { mapping: expired, .. }) => {
                     self.ledger.end_mapping(now, expired);
                     packet.found = None;
@@ -195,7 +195,7 @@ impl PacketPath {
                         return Ok(Opened::Session(having_made(way, made_mapping(index)), flow));
                     }
                     // Another worker was faster.
-                    packet.foresight.forget_draws();
+                    packet.hints.forget_draws();
                 }
                 Ok(Departure::Open { mapping: index, place, by, new, way }) => {
                     let session = self.ledger.commit_session(now, index, place, &new, by);

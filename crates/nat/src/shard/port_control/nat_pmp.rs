@@ -19,7 +19,7 @@ use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
 use crate::steps::opening::Ask;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Protocol;
@@ -94,11 +94,10 @@ impl Ledger {
         if let Some(address) = known {
             return Ok(address);
         }
-        let ask =
-            Ask { now, key: &key, wanted: None, foresight: Foresight::of(self.state.hash_of(&key)), expired: None };
+        let ask = Ask { now, key: &key, wanted: None, hints: Hints::of(self.state.hash_of(&key)), expired: None };
         let (view, random) = self.deciding();
-        let foretold = view.decide_mapping(&ask, random, &mut ()).map_err(|_| Code::NetworkFailure)?;
-        if let Some(address) = foretold.address {
+        let preview = view.decide_mapping(&ask, random, &mut ()).map_err(|_| Code::NetworkFailure)?;
+        if let Some(address) = preview.address {
             return Ok(self.shared.address(address).to_bits());
         }
         let nobody = Remotes::one(Remote::new(core::net::Ipv4Addr::UNSPECIFIED, 32, 0));

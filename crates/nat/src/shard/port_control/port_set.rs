@@ -19,7 +19,7 @@ use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
 use crate::steps::opening::Ask;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::time::Instant;
 
 /// Bounds the time of a request.
@@ -206,8 +206,7 @@ impl Ledger {
         }
         let parity = asked.options.port_set.is_some_and(|set| set.parity).then_some(request.key.port % 2);
         let hash = self.state.hash_of(&request.key);
-        let ask =
-            Ask { now: asked.now, key: &request.key, wanted: None, foresight: Foresight::of(hash), expired: None };
+        let ask = Ask { now: asked.now, key: &request.key, wanted: None, hints: Hints::of(hash), expired: None };
         let mut best: Option<(u16, Wish)> = None;
         for place in 0..PLACES {
             let suggested = if place == 0 { request.suggested } else { Suggested::Any };

@@ -22,9 +22,9 @@ use crate::shard::Shard;
 use crate::shard::control_session::asks;
 use crate::shard::control_session::payload_of;
 use crate::shard::edge::ROOM;
-use crate::shard::edge::foretell::Arrived;
-use crate::shard::edge::foretell::Numbering;
-use crate::shard::edge::foretell::source_of;
+use crate::shard::edge::preview::Arrived;
+use crate::shard::edge::preview::Numbering;
+use crate::shard::edge::preview::source_of;
 use crate::shard::packet::inbound::Via;
 use crate::shard::packet::outbound::remote_port;
 use crate::show::view::Explanation;
@@ -37,10 +37,10 @@ use crate::steps::door::Towards;
 use crate::steps::inbound::Act;
 use crate::steps::inbound::Inbound;
 use crate::steps::inbound::OpenedFor;
-use crate::steps::new_mapping::Foretold;
+use crate::steps::new_mapping::Preview;
 use crate::steps::opening::Ask;
 use crate::steps::opening::External;
-use crate::steps::opening::Foresight;
+use crate::steps::opening::Hints;
 use crate::steps::opening::Source;
 use crate::steps::outbound::Belongs;
 use crate::steps::outbound::Departure;
@@ -53,7 +53,7 @@ use crate::steps::report::Report;
 use crate::steps::step::HostRole;
 use crate::steps::step::STEPS_MAX;
 use crate::steps::step::Step;
-use crate::steps::view::Newcomer;
+use crate::steps::view::NewHost;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -79,7 +79,7 @@ struct Account {
     /// The address of a new mapping, if there is no choice.
     address: Option<AddressIndex>,
     /// The sender, if it has no record.
-    newcomer: Option<Newcomer>,
+    new_host: Option<NewHost>,
     /// The receiver, if it has no record.
     receiver: Option<HostKey>,
     /// A bit for each gateway to whose servers it could be a first request.
@@ -91,7 +91,7 @@ struct Account {
 impl Account {
     fn new(realm: RealmId, random: &Random, steps: Vec<Step>) -> Account {
         let random = random.clone();
-        let newcomer = None;
+        let new_host = None;
         Account {
             realm,
             steps,
@@ -99,7 +99,7 @@ impl Account {
             destination_after: None,
             onward: None,
             address: None,
-            newcomer,
+            new_host,
             receiver: None,
             asks: 0,
             random,
@@ -158,7 +158,7 @@ impl Report for Account {
                 Some(inner) => InsideHost::BehindB4 { b4: host.address, inner },
                 None => InsideHost::Ipv6(host.address),
             };
-            self.newcomer = Some((number.to_bits(), name));
+            self.new_host = Some((number.to_bits(), name));
         }
         self.steps.push(step);
     }
@@ -238,14 +238,14 @@ impl View<'_> {
                 let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
                 account.realm = inside.realm;
                 let source_after = account.source_after;
-                let (key, newcomer) = match self.endpoint_of_static(now, &inside, protocol) {
+                let (key, new_host) = match self.endpoint_of_static(now, &inside, protocol) {
                     Ok(endpoint) => endpoint,
                     Err(verdict) => return verdict,
                 };
-                if newcomer.is_some() {
+                if new_host.is_some() {
                     account.receiver = self.snapshot.transition.host_key(inside.realm, &inside.host);
                 }
-                let view = View { newcomer: newcomer.as_ref(), ..*self };
+                let view = View { new_host: new_host.as_ref(), ..*self };
                 let made = view.explain_new_mapping(now, &key, None, account);
                 account.source_after = source_after;
                 if let Some(verdict) = made {
@@ -350,7 +350,7 @@ impl View<'_> {
         let key = InternalKey { realm: account.realm, protocol, address: parsed.source, port: parsed.source_port };
         let hash = self.state.hash_of(&key);
         let found = self.state.find_mapping(&key, hash);
-        let packet = Outbound { now, parsed, key, foresight: Foresight::of(hash), found };
+        let packet = Outbound { now, parsed, key, hints: Hints::of(hash), found };
         match self.belongs(&packet) {
             Belongs::First(mapping) => return self.explain_first(&packet, mapping, account),
             Belongs::Dependent(flow) => return self.explain_dependent(&packet, flow, account),
@@ -365,7 +365,7 @@ impl View<'_> {
         {
             return verdict;
         }
-        let mut departure = self.depart(&packet, &question, &mut account.random.clone(), account);
+        let mut departure = self.decide_departure(&packet, &question, &mut account.random.clone(), account);
         if let Err(Ending::Expire { way, .. }) = departure {
             departure = self.map(&packet, &question, way, &mut account.random.clone(), account);
         }
@@ -419,14 +419,14 @@ impl View<'_> {
                 way
             }
             Departure::Map { mapping, way, .. } => {
-                self.note_foretold(&mapping, account);
+                self.note_preview(&mapping, account);
                 way
             }
         };
         if let Way::Hairpin { .. } = way {
             let owner = self.owner_of_destination(packet);
-            let near = (question.alive, owner, question.is_balanced);
-            return self.explain_second_half(packet.now, packet.parsed, &packet.key, near, account);
+            let half = (question.alive, owner, question.is_balanced);
+            return self.explain_second_half(packet.now, packet.parsed, &packet.key, half, account);
         }
         account.destination_after = Some(packet.destination());
         Verdict::Outbound
@@ -441,21 +441,21 @@ impl View<'_> {
     ) -> Option<Verdict> {
         let hash = self.state.hash_of(key);
         let expired = self.state.find_mapping(key, hash);
-        let ask = Ask { now, key, wanted, foresight: Foresight::of(hash), expired };
-        let foretold = match self.decide_mapping(&ask, &mut account.random.clone(), account) {
-            Ok(foretold) => foretold,
+        let ask = Ask { now, key, wanted, hints: Hints::of(hash), expired };
+        let preview = match self.decide_mapping(&ask, &mut account.random.clone(), account) {
+            Ok(preview) => preview,
             Err(verdict) => return Some(verdict),
         };
-        self.note_foretold(&foretold, account);
+        self.note_preview(&preview, account);
         None
     }
 
-    fn note_foretold(&self, foretold: &Foretold, account: &mut Account) {
-        let External { address, port, source } = foretold.mapping.external;
+    fn note_preview(&self, preview: &Preview, account: &mut Account) {
+        let External { address, port, source } = preview.mapping.external;
         if matches!(source, Source::Static(_)) {
             account.source_after = Some(Endpoint::new(self.snapshot.address(address), port));
         } else {
-            account.address = foretold.address;
+            account.address = preview.address;
         }
     }
 
@@ -499,13 +499,13 @@ impl Shard {
         account.look_into(packet, &parsed);
         account.parsed(&parsed);
         account.step(|| Step::Owner(self.view().worker_to_ask(now, side, packet)));
-        let newcomer = account.newcomer;
+        let new_host = account.new_host;
         let verdict = match side {
-            Side::Inside => self.view_with(newcomer.as_ref()).explain_outbound(now, &parsed, &mut account),
+            Side::Inside => self.view_with(new_host.as_ref()).explain_outbound(now, &parsed, &mut account),
             Side::Outside => self.view().explain_inbound(&from_outside(now, &parsed, 0), &mut account),
         };
         let source = self.source_of_departure(&parsed, side == Side::Inside, &account);
-        let verdict = self.explain_departure(&mut frame, start, source, verdict, &mut account);
+        let verdict = self.explain_output(&mut frame, start, source, verdict, &mut account);
         self.name_hosts(source, &mut account);
         account.end(verdict)
     }
@@ -548,7 +548,7 @@ impl Shard {
                 _ => None,
             });
             let before = account.steps.len();
-            self.path.foretell_receiver(remote, (Endpoint::new(number, 0), planned), account);
+            self.path.preview_receiver(remote, (Endpoint::new(number, 0), planned), account);
             // Behind the step that means it.
             if account.steps.len() > before {
                 account.steps.get_mut(next..).unwrap_or_default().rotate_right(1);
@@ -557,8 +557,8 @@ impl Shard {
         }
     }
 
-    fn view_with<'a>(&'a self, newcomer: Option<&'a Newcomer>) -> View<'a> {
-        View { newcomer, ..self.view() }
+    fn view_with<'a>(&'a self, new_host: Option<&'a NewHost>) -> View<'a> {
+        View { new_host, ..self.view() }
     }
 
     /// Continues the explanation of another worker.
@@ -588,7 +588,7 @@ impl Shard {
             Via::Hairpin => self.source_of_departure(&parsed, true, &account),
             Via::Outside => source,
         };
-        let verdict = self.explain_departure(&mut frame, start, source, verdict, &mut account);
+        let verdict = self.explain_output(&mut frame, start, source, verdict, &mut account);
         self.name_hosts(source, &mut account);
         account.end(verdict)
     }
@@ -612,7 +612,7 @@ impl Shard {
             return Ok(ROOM);
         }
         let mut packet = Packet::in_frame(frame, ROOM as u16, PacketMeta { ingress, ..PacketMeta::default() });
-        match self.path.foretell_arrival(now, &mut packet, numbering, account) {
+        match self.path.preview_arrival(now, &mut packet, numbering, account) {
             Arrived::Ipv4 => Ok(usize::from(packet.start())),
             Arrived::Elsewhere(owner) => {
                 account.step(|| Step::Owner(owner));
@@ -623,7 +623,7 @@ impl Shard {
         }
     }
 
-    fn explain_departure(
+    fn explain_output(
         &self,
         frame: &mut [u8],
         start: usize,
@@ -633,11 +633,11 @@ impl Shard {
     ) -> Verdict {
         let is_sent = matches!(verdict, Verdict::Inbound | Verdict::Hairpin) && account.onward.is_none();
         let Some(internal) = account.destination_after.filter(|_| is_sent) else { return verdict };
-        self.path.foretell_receiver(source, (internal, account.receiver), account);
+        self.path.preview_receiver(source, (internal, account.receiver), account);
         if !is_host_number(internal.address.to_bits()) {
             return verdict;
         }
-        let refused = self.path.foretell_departure(frame, start, (source, internal), account.receiver).err();
+        let refused = self.path.preview_departure(frame, start, (source, internal), account.receiver).err();
         if refused == Some(Verdict::AddressNotUsed) {
             self.path.report_unused_source(internal.address, account.receiver, account);
         }
@@ -669,7 +669,7 @@ impl Shard {
         let Some(place) = frame.get_mut(ROOM..end) else { return };
         place.copy_from_slice(packet);
         let mut packet = Packet::in_frame(&mut frame[..end], ROOM as u16, meta);
-        match self.path.foretell_arrival(now, &mut packet, Numbering::Here, account) {
+        match self.path.preview_arrival(now, &mut packet, Numbering::Here, account) {
             Arrived::Ipv4 => self.explain_ipv4_packet(now, packet.meta, packet.bytes(), account),
             Arrived::Elsewhere(owner) => account.step(|| Step::Owner(owner)),
             Arrived::Ended(_) | Arrived::Held => {}
@@ -701,8 +701,8 @@ impl Shard {
             match side {
                 _ if owner != self.path.ledger.worker => {}
                 Side::Inside => {
-                    let newcomer = account.newcomer;
-                    self.view_with(newcomer.as_ref()).explain_outbound(now, &parsed, account);
+                    let new_host = account.new_host;
+                    self.view_with(new_host.as_ref()).explain_outbound(now, &parsed, account);
                 }
                 Side::Outside => {
                     self.view().explain_inbound(&inbound, account);
@@ -711,7 +711,7 @@ impl Shard {
         }
         let source = self.source_of_departure(&parsed, side == Side::Inside, account);
         if let Some(internal) = account.destination_after {
-            self.path.foretell_receiver(source, (internal, account.receiver), account);
+            self.path.preview_receiver(source, (internal, account.receiver), account);
         }
         if !self.path.ledger.shared.transition.is_off() {
             self.name_hosts(source, account);

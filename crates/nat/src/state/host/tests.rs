@@ -79,10 +79,10 @@ fn hosts_that_nothing_names_make_room_for_others() {
     let invented = (100..).take_while(|number| enter(&mut store, 1, &host(*number, 1)).is_ok()).count();
     assert_eq!(invented, (100 - 2 * 31) / 2);
     let key = host(50, 1);
-    let foreseen = |store: &HostStore, seconds| store.foresee(at(seconds), store.hash_of(&key), &key, REALM);
+    let previewed = |store: &HostStore, seconds| store.preview(at(seconds), store.hash_of(&key), &key, REALM);
     assert_eq!(enter(&mut store, 2, &key), Err(Verdict::HostTableFull), "their packets may be on the way");
-    assert_eq!(foreseen(&store, 2), Err(Verdict::HostTableFull));
-    assert!(foreseen(&store, 4).is_ok_and(|foreseen| !foreseen.is_known));
+    assert_eq!(previewed(&store, 2), Err(Verdict::HostTableFull));
+    assert!(previewed(&store, 4).is_ok_and(|previewed| !previewed.is_known));
     let number = enter(&mut store, 4, &key).expect("room");
     store.retain(number);
     assert!(named.iter().chain([&held, &number]).all(|number| store.get(*number).is_some()));

@@ -130,7 +130,7 @@ fn a_new_datagram_finds_no_bytes_of_the_last_one() {
 }
 
 #[test]
-fn a_newcomer_displaces_the_oldest_of_the_largest() {
+fn a_new_datagram_evicts_the_oldest_of_the_largest() {
     let mut store = Reassembly::new(true);
     let softwires = (DATAGRAMS - WITHOUT_CHECKSUM_MAX) as u32;
     // The oldest of all is its subscriber's only one.
@@ -143,8 +143,8 @@ fn a_newcomer_displaces_the_oldest_of_the_largest() {
     }
     assert_eq!((store.take_evicted(), store.held()), (0, softwires));
     let flood_had = |store: &Reassembly, id| store.has(at(100), TIMEOUT, 7, 0, id);
-    let newcomer = Part { subscriber: 100, identification: 100, ..lone };
-    assert_eq!(accept(&mut store, 100, &newcomer), Outcome::Held);
+    let new_datagram = Part { subscriber: 100, identification: 100, ..lone };
+    assert_eq!(accept(&mut store, 100, &new_datagram), Outcome::Held);
     assert_eq!((store.take_evicted(), store.held()), (1, softwires));
     // Subscriber 0 has only seven, so subscriber 1 loses its oldest.
     assert!(flood_had(&store, 99) && flood_had(&store, 1) && flood_had(&store, 7) && flood_had(&store, 9));

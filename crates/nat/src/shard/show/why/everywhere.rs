@@ -2,7 +2,7 @@
 
 use crate::external::load_balancing::TARGET_GENERATIONS_MAX;
 use crate::headers::parse::parse;
-use crate::shard::edge::foretell::source_of;
+use crate::shard::edge::preview::source_of;
 use crate::show::view::Explanation;
 use crate::show::view::Onward;
 use crate::snapshot::shared::Shared;

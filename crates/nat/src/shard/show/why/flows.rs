@@ -1,7 +1,7 @@
 //! Packets of endpoint-dependent sessions and to forwards with several targets.
 
-use crate::steps::dependent::DependentAsk;
-use crate::steps::dependent::NoDependent;
+use crate::steps::dependent::DependentSessionRequest;
+use crate::steps::dependent::NoDependentSession;
 use crate::steps::inbound::Inbound;
 use crate::steps::view::View;
 
@@ -42,15 +42,16 @@ impl View<'_> {
         account: &mut Account,
     ) -> Option<Verdict> {
         let Outbound { now, parsed, ref key, .. } = *packet;
-        let ask = DependentAsk { now, key, remote_inside: packet.remote(), remote_outside, wanted: action.pool() };
+        let ask =
+            DependentSessionRequest { now, key, remote_inside: packet.remote(), remote_outside, wanted: action.pool() };
         match self.open_dependent(parsed, &ask, action, &mut account.random.clone(), account) {
             Ok(_) => {
                 account.destination_after = Some(destination_after(key.protocol, parsed, remote_outside));
                 Some(Verdict::Outbound)
             }
-            Err(NoDependent::MappingServes) => None,
-            Err(NoDependent::Drop(verdict) | NoDependent::Refuse(verdict)) => Some(verdict),
-            Err(NoDependent::Return(no_way)) => Some(no_way.verdict),
+            Err(NoDependentSession::MappingServes) => None,
+            Err(NoDependentSession::Drop(verdict) | NoDependentSession::Refuse(verdict)) => Some(verdict),
+            Err(NoDependentSession::Return(no_way)) => Some(no_way.verdict),
         }
     }
 

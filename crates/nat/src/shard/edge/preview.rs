@@ -23,9 +23,9 @@ use crate::shard::edge::enter::take_from_softwire;
 use crate::shard::edge::refuse::Refusal;
 use crate::shard::packet::PacketPath;
 use crate::snapshot::transition::AFTR_INSIDE;
-use crate::state::host::Foreseen;
 use crate::state::host::Host;
 use crate::state::host::HostKey;
+use crate::state::host::Previewed;
 use crate::state::host::Way;
 use crate::steps::report::Report;
 use crate::steps::step::HostRole;
@@ -63,7 +63,7 @@ fn view_of(key: &HostKey) -> HostView {
 
 impl PacketPath {
     #[cold]
-    pub(in crate::shard) fn foretell_arrival<R: Report>(
+    pub(in crate::shard) fn preview_arrival<R: Report>(
         &self,
         now: Instant,
         packet: &mut Packet<'_>,
@@ -71,7 +71,7 @@ impl PacketPath {
         report: &mut R,
     ) -> Arrived {
         let ends = self.ends_at_edge(packet);
-        let verdict = match self.foretell_entry(now, packet, numbering, report) {
+        let verdict = match self.preview_entry(now, packet, numbering, report) {
             Ok(arrived) => return arrived,
             Err(refusal) => refusal.verdict(),
         };
@@ -96,7 +96,7 @@ impl PacketPath {
         Some((Ipv6Addr::from_bits(view.source()), about.map(Ipv4Addr::from_bits)))
     }
 
-    fn foretell_entry<R: Report>(
+    fn preview_entry<R: Report>(
         &self,
         now: Instant,
         packet: &mut Packet<'_>,
@@ -117,12 +117,12 @@ impl PacketPath {
             Incoming::Nat64 { headers, destination, key, hash } => {
                 let number = match (headers.kind, numbering) {
                     (Kind::Error, Numbering::Here) => self.known_host(hash, &key, report),
-                    _ => self.foretell_number(now, packet, numbering, (&key, hash), report),
+                    _ => self.preview_number(now, packet, numbering, (&key, hash), report),
                 };
                 self.translate_from(packet, &headers, (number?, destination), key.way)?;
             }
             Incoming::Softwire { offset, key, hash } => {
-                self.foretell_from_softwire(now, packet, offset, numbering, (&key, hash), report)?;
+                self.preview_from_softwire(now, packet, offset, numbering, (&key, hash), report)?;
             }
             Incoming::TooBig { key, hash, .. } => {
                 self.known_host(hash, &key, report)?;
@@ -140,7 +140,7 @@ impl PacketPath {
         Ok(Arrived::Ipv4)
     }
 
-    fn foretell_from_softwire<R: Report>(
+    fn preview_from_softwire<R: Report>(
         &self,
         now: Instant,
         packet: &mut Packet<'_>,
@@ -159,17 +159,17 @@ impl PacketPath {
             }
             return Err(self.echo_in_softwire(inner, key.way, 0).err().unwrap_or(Verdict::Local));
         }
-        let number = self.foretell_number(now, packet, numbering, (key, hash), report)?;
+        let number = self.preview_number(now, packet, numbering, (key, hash), report)?;
         take_from_softwire(packet, offset, &parsed, (number, key), &self.ledger.state.subscribers.hosts)
     }
 
     fn known_host<R: Report>(&self, hash: u64, key: &HostKey, report: &mut R) -> Result<u32, Verdict> {
         let number = self.ledger.state.subscribers.hosts.find(hash, key).ok_or(Verdict::IcmpQuoteNoMapping)?;
-        report_sender(Foreseen { number, is_known: true }, key, report);
+        report_sender(Previewed { number, is_known: true }, key, report);
         Ok(number)
     }
 
-    fn foretell_number<R: Report>(
+    fn preview_number<R: Report>(
         &self,
         now: Instant,
         packet: &Packet<'_>,
@@ -181,22 +181,22 @@ impl PacketPath {
             return Ok(crate::types::HOSTS_FIRST);
         }
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
-        let foreseen = self.ledger.state.subscribers.hosts.foresee(now, hash, key, realm)?;
-        report_sender(foreseen, key, report);
-        Ok(foreseen.number)
+        let previewed = self.ledger.state.subscribers.hosts.preview(now, hash, key, realm)?;
+        report_sender(previewed, key, report);
+        Ok(previewed.number)
     }
 
-    /// `newcomer`: the IPv6 host that gets the packet, if it has no record.
-    pub(in crate::shard) fn foretell_receiver<R: Report>(
+    /// `new_host`: the IPv6 host that gets the packet, if it has no record.
+    pub(in crate::shard) fn preview_receiver<R: Report>(
         &self,
         remote: Endpoint,
-        (internal, newcomer): (Endpoint, Option<HostKey>),
+        (internal, new_host): (Endpoint, Option<HostKey>),
         report: &mut R,
     ) {
         let number = internal.address;
         let hosts = &self.ledger.state.subscribers.hosts;
         let known = || hosts.get(number.to_bits()).filter(|host| !host.is_subscriber()).map(Host::key);
-        let Some(key) = newcomer.or_else(known) else { return };
+        let Some(key) = new_host.or_else(known) else { return };
         let host = view_of(&key);
         let prefix = match key.way {
             Way::Nat64(position) => self.ledger.shared.transition.prefix(position),
@@ -216,11 +216,11 @@ impl PacketPath {
     pub(in crate::shard) fn report_unused_source<R: Report>(
         &self,
         number: Ipv4Addr,
-        newcomer: Option<HostKey>,
+        new_host: Option<HostKey>,
         report: &mut R,
     ) {
         let known = || self.ledger.state.subscribers.hosts.get(number.to_bits()).map(Host::way);
-        let Some(way) = newcomer.map(|key| key.way).or_else(known) else { return };
+        let Some(way) = new_host.map(|key| key.way).or_else(known) else { return };
         let transition = &self.ledger.shared.transition;
         let realm = transition.realm_of(way);
         let own = match way {
@@ -234,12 +234,12 @@ impl PacketPath {
 
     /// What [`PacketPath::depart`] would refuse. `frame` has room in front of the packet at
     /// `start`.
-    pub(in crate::shard) fn foretell_departure(
+    pub(in crate::shard) fn preview_departure(
         &self,
         frame: &mut [u8],
         start: usize,
         (source, destination): (Endpoint, Endpoint),
-        newcomer: Option<HostKey>,
+        new_host: Option<HostKey>,
     ) -> Result<(), Verdict> {
         let bytes = frame.get_mut(start..).unwrap_or_default();
         let mut parsed = parse(bytes)?;
@@ -255,13 +255,13 @@ impl PacketPath {
             parsed = parse(bytes)?;
         }
         let known = || self.ledger.state.subscribers.hosts.get(destination.address.to_bits()).copied();
-        let host = newcomer.map(|key| Host::of(&key)).or_else(known).ok_or(Verdict::NoMapping)?;
+        let host = new_host.map(|key| Host::of(&key)).or_else(known).ok_or(Verdict::NoMapping)?;
         self.prepare_for(frame, (start, usize::from(parsed.total_length)), &host).map(|_| ())
     }
 }
 
-fn report_sender<R: Report>(foreseen: Foreseen, key: &HostKey, report: &mut R) {
-    let Foreseen { number, is_known } = foreseen;
+fn report_sender<R: Report>(previewed: Previewed, key: &HostKey, report: &mut R) {
+    let Previewed { number, is_known } = previewed;
     report.step(|| Step::Host {
         number: Ipv4Addr::from_bits(number),
         host: view_of(key),
