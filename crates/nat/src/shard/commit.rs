@@ -6,6 +6,7 @@
 
 pub(in crate::shard) mod admission;
 pub(in crate::shard) mod call;
+mod control_session;
 pub(in crate::shard) mod coverage;
 mod dependent;
 mod dependent_end;

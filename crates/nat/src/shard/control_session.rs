@@ -231,23 +231,8 @@ impl Ledger {
         }
     }
 
-    fn start_control(&mut self, now: Instant, begun: &Begun) -> Option<u32> {
-        let store = self.state.control_sessions.as_ref()?;
-        if store.find(&begun.key).is_none() {
-            if begun.is_of_client()
-                && store.has_room_for(begun.subscriber, Side::Outside)
-                && let Some(oldest) = store.client_to_replace(begun.subscriber)
-            {
-                self.counters.gateways[usize::from(begun.alg.0)].refuse(GatewayRefusal::SubscriberLimit);
-                self.replace_control(now, oldest);
-            } else if let Some(place) = store.to_replace(begun.subscriber, begun.from()) {
-                self.replace_control(now, place);
-            }
-        }
-        self.state.control_sessions.as_mut()?.start(begun)
-    }
-
-    /// For a client outside that asks a server inside over UDP.
+    /// For a client outside that asks a server inside over UDP, if a gateway can read it. The
+    /// oldest unanswered session may be replaced.
     pub(in crate::shard) fn open_to_server(
         &mut self,
         at: Arrival<'_>,
@@ -279,7 +264,7 @@ impl Ledger {
 
     /// An unanswered client's session ends, or forged clients could take all sessions of their
     /// server's mapping. A mapping's first session stays, as without a gateway.
-    fn replace_control(&mut self, now: Instant, place: u32) {
+    pub(in crate::shard) fn replace_control(&mut self, now: Instant, place: u32) {
         let extra = self.view().unanswered_client(now, place);
         self.end_control(now, place);
         if let Some((_, slot)) = extra {

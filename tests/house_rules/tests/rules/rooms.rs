@@ -93,6 +93,7 @@ fn the_ledger_names_nothing_that_stands_on_it() {
 /// Calls that make a record, by the name of its store.
 const CREATIONS: &[(&str, &[&str])] = &[
     ("calls", &["insert"]),
+    ("control_sessions.as_mut()?", &["start"]),
     ("flows", &["insert"]),
     ("grants", &["insert"]),
     ("held_ports", &["hold"]),
