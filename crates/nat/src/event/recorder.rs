@@ -69,7 +69,7 @@ pub const FINISHED: u64 = 1 << 63;
 /// with the report of a replaced entry, and host names.
 const FOLLOWING_MAX: usize = 4 + NAMES_MAX;
 
-/// One worker's event log. Without a ring, recording does nothing and costs nothing.
+/// One worker's event log. Without a ring, recording costs nothing.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     ring: Option<Producer<Record>>,

@@ -146,7 +146,7 @@ impl RouteCache {
         self.ways[usize::from(leaf)]
     }
 
-    /// The departure of an address that was looked up recently.
+    /// What was looked up recently.
     #[inline(always)]
     pub(crate) fn get(&self, table: u16, address: u32) -> Option<Departure> {
         let pair = &self.lines.as_ref()?[RouteCache::place(table, address)];

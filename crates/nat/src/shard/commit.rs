@@ -54,7 +54,7 @@ use core::sync::atomic::Ordering;
 pub(super) const ATTEMPTS: usize = 64;
 
 /// Another worker was faster; nothing has changed. A full table is no reason: the decision has
-/// found room, and no other worker takes it.
+/// found room.
 pub(super) struct Lost;
 
 impl Ledger {

@@ -274,7 +274,7 @@ impl Ledger {
         })
     }
 
-    /// Gives up a held-down port of the client. False if it has none.
+    /// False if there is none.
     fn give_up_held_down(&mut self, now: Instant, realm: RealmId, address: u32) -> bool {
         let is_held_down = |index: &u32| self.state.grants.get(*index).is_held_down();
         let found = self.state.grants_beside(realm, address).find(is_held_down);
@@ -407,7 +407,7 @@ impl View<'_> {
         }
     }
 
-    /// The lifetime granted for a request (RFC 6887 §15).
+    /// RFC 6887 §15.
     fn lifetime_for(&self, asked_s: u32) -> Duration {
         let policy = &self.snapshot.settings().port_control;
         Duration::from_secs(u64::from(asked_s)).max(policy.lifetime_min).min(policy.lifetime_max)

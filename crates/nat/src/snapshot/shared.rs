@@ -346,7 +346,7 @@ impl Shared {
     pub(crate) fn may_have(&self, index: AddressIndex, protocol: Protocol, port: u16, internal: &StaticKey) -> bool {
         let external = Endpoint { address: self.address(index), port };
         if self.balance.find(external.address.to_bits(), protocol, port).is_some() {
-            // A port with several targets has flows, and no mapping.
+            // Its sessions are flows.
             return false;
         }
         if let Some(one) = self.static_of_external(external, protocol) {

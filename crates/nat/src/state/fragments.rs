@@ -72,7 +72,7 @@ pub struct FragmentKey {
 }
 
 impl FragmentKey {
-    /// The key of a fragment from its header fields.
+    /// From header fields.
     pub fn new(side: Side, source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, identification: u16) -> FragmentKey {
         FragmentKey {
             addresses: u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()),

@@ -596,7 +596,7 @@ impl GrantStore {
         self.by_internal.len() < self.records.len() / 2
     }
 
-    /// Number of grants of an origin, including used ones.
+    /// Including used ones.
     pub(crate) fn count_of_origin(&self, origin: Origin) -> u32 {
         self.by_origin[origin.place()]
     }
@@ -621,7 +621,7 @@ impl GrantStore {
         self.hash.hash(u64::from(realm.0) << 32 | u64::from(address), 0x6f77)
     }
 
-    /// Finds a grant of this endpoint, alive or not.
+    /// Alive or not.
     pub(crate) fn find(&self, key: &InternalKey, is_it: impl Fn(&Grant) -> bool) -> Option<u32> {
         if self.is_empty() {
             return None;
@@ -814,14 +814,14 @@ impl GrantStore {
         self.epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000 - u64::from(epoch_s);
     }
 
-    /// Restarts a client's epoch time, because its external address changed.
+    /// The client's external address changed.
     pub(crate) fn reset_epoch(&mut self, realm: RealmId, address: u32, now: Instant) {
         if let Some(owner) = self.find_owner(realm, address) {
             self.owners[owner as usize].epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000;
         }
     }
 
-    /// Sets the epoch time of a restored grant's client.
+    /// For a restored grant.
     pub(crate) fn set_epoch_of(&mut self, realm: RealmId, address: u32, now: Instant, epoch_s: u32) {
         if let Some(owner) = self.find_owner(realm, address) {
             let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;

@@ -382,7 +382,7 @@ impl HostStore {
         (host.flags() & (IN_USE | SOFTWIRE) == IN_USE).then_some((host, (host.rest >> WAY_SHIFT) as u8))
     }
 
-    /// The name that the log needs before any record with this number.
+    /// The name that the log needs before a record with this number.
     pub(crate) fn unlogged_name(&self, number: u32) -> Option<HostName> {
         let host = self.get(number).filter(|host| host.flags() >> NAMED_SHIFT != self.naming)?;
         let prefix_length = if host.is_subscriber() { self.prefix_length } else { 128 };

@@ -131,7 +131,7 @@ impl View<'_> {
         Err(Verdict::PortsExhausted)
     }
 
-    /// An external endpoint of another pool, which gives the subscriber no blocks.
+    /// The pool gives the subscriber no blocks.
     pub(crate) fn external_in_other_pool(
         &self,
         slot: u32,

@@ -1,5 +1,5 @@
-//! Plain types that rooms name which must not name each other. What can be done with them stands
-//! with the code that does it.
+//! Plain types for rooms that must not name each other. Their methods stand with the code that
+//! needs them.
 
 /// An IPv6 host or prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

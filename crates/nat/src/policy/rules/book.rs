@@ -87,7 +87,7 @@ struct Differs {
 /// With more changed rules, the search is rebuilt.
 const CHANGES_MAX: usize = 1_000;
 
-/// Bytes a rule takes in the search, measured with typical rules.
+/// Bytes a typical rule takes in the search, measured.
 const SEARCH_BYTES: u64 = 144;
 
 impl RuleBook {

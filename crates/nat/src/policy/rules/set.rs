@@ -64,7 +64,7 @@ struct Waiting<'a> {
 #[derive(Clone)]
 pub struct RuleSet {
     tables: Vec<Table>,
-    /// For each table: the highest rank in it and in the tables behind it.
+    /// By table: the highest rank from it on.
     ranks_max: [u64; TABLES_MAX],
     by_source: Arc<[u64; 1 << PRUNE_BITS]>,
     by_destination: Arc<[u64; 1 << PRUNE_BITS]>,

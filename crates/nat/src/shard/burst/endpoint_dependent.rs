@@ -43,8 +43,7 @@ fn outside_key(header: &[u8; HEADERS], kind: Kind) -> OutsideKey {
 }
 
 impl PacketPath {
-    /// Looks for the sessions of packets from inside without a mapping, and of packets to shared
-    /// ports.
+    /// For packets from inside without a mapping, and to shared ports.
     #[inline(never)]
     pub(in crate::shard) fn find_flows(&self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
         let mut usual = 0_u64;

@@ -24,7 +24,7 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 
 impl RuleKey {
-    /// The packet as rules see it. An ICMP identifier counts as the inside port.
+    /// An ICMP identifier counts as the inside port.
     #[inline]
     pub(crate) fn of_flow(key: &InternalKey, remote: (u32, u16)) -> RuleKey {
         RuleKey::new(key.realm, key.protocol.number(), key.address, key.port, remote.0, remote.1)

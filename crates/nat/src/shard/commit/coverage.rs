@@ -25,8 +25,7 @@ pub(in crate::shard) struct CoverageWalk {
 }
 
 impl View<'_> {
-    /// Ports of the subscriber that its guarantee would cover, if its address lacks guaranteed
-    /// ports.
+    /// What its guarantee would cover, if its address is short.
     fn coverable(&self, slot: u32) -> PerProtocol {
         let (subscriber, account) = (self.state.subscribers.get(slot), self.state.subscribers.account(slot));
         let address = AddressIndex(subscriber.paired);

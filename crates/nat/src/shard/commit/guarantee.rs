@@ -121,7 +121,7 @@ impl Ledger {
         }
     }
 
-    /// The hold-down of an ended mapping's port: zero if guaranteed ports would be short meanwhile.
+    /// Zero if guaranteed ports would be short meanwhile.
     #[inline]
     pub(in crate::shard) fn leave_guarantee(
         &mut self,

@@ -43,7 +43,7 @@ pub(in crate::shard) enum Arrived {
     /// Another worker has the host.
     Elsewhere(WorkerId),
     Ended(Verdict),
-    /// The packet is a fragment in a softwire, and is held.
+    /// A fragment in a softwire.
     Held,
 }
 

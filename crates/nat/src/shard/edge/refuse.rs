@@ -152,7 +152,7 @@ impl PacketPath {
         Ok((end.aftr, egress, length))
     }
 
-    /// The next hop for IPv6 packets to the hosts of a realm.
+    /// A next hop for IPv6.
     pub(super) fn hop_to_hosts(&self, realm: RealmId) -> Option<Egress> {
         let hop = self.ledger.shared.route_in(realm, crate::types::HOSTS_FIRST)?;
         (hop.egress().next_hop >= self.ledger.shared.transition.first_hop).then(|| hop.egress())

@@ -48,7 +48,7 @@ const PROTOCOL_UDP: u8 = wire::ipv4::PROTOCOL_UDP;
 pub(super) struct Plain {
     pub(super) hash: u64,
     destination: u32,
-    /// The length that the packet has as IPv4.
+    /// As IPv4.
     pub(super) length: u16,
     position: u8,
 }

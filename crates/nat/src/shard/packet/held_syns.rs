@@ -19,7 +19,7 @@ use crate::verdict::Verdict;
 const SYNS_PER_CALL_MAX: usize = 16;
 
 impl PacketPath {
-    /// Answers SYNs that were held for six seconds without a matching SYN from inside.
+    /// After six seconds without a matching SYN from inside.
     pub(in crate::shard) fn answer_syns<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         for _ in 0..SYNS_PER_CALL_MAX {
             let Some(syn) = self.ledger.syns.pop_due(now) else { return };

@@ -58,7 +58,7 @@ fn milliseconds(at: Instant) -> u64 {
     at.as_micros() / 1_000
 }
 
-/// The IPv4 and UDP headers of a message.
+/// IPv4 and UDP.
 pub(in crate::shard) fn headers(from: Endpoint, to: Endpoint, identification: u16, payload: &[u8]) -> [u8; HEADERS] {
     let mut bytes = [0; HEADERS];
     let (header, datagram) = bytes.split_at_mut(ipv4::HEADER_LENGTH_MIN);

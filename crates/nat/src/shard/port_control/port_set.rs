@@ -36,7 +36,7 @@ impl Ledger {
         set_first..=set_first.saturating_add(set_size - 1)
     }
 
-    /// Serves a request for a set. `None` if it means only one port.
+    /// `None` if only one port is meant.
     pub(super) fn map_set(
         &mut self,
         asked: &Asked<'_>,

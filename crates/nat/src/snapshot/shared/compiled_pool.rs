@@ -48,7 +48,7 @@ pub(crate) struct CompiledBlocks {
 }
 
 impl CompiledPool {
-    /// A pool for addresses that this snapshot does not know. It decides nothing.
+    /// For an address not known here: decides nothing.
     pub(super) fn of_elsewhere() -> CompiledPool {
         // One-to-one, so that queries are looked up like everything else.
         CompiledPool {
