@@ -197,6 +197,9 @@ pub fn changes(before: &Config, after: &Config) -> Vec<Change> {
 /// Most prefixes of one kind that a change names.
 const PREFIXES_MAX: usize = 8;
 
+/// A few are looked for in the whole list: to hash a list of a million takes longer.
+const ONE_BY_ONE_MAX: usize = 16;
+
 /// The longest of these prefixes, which are about the fewest, and how many there are besides.
 fn named(prefixes: impl Iterator<Item = (Prefix, String)>) -> String {
     let mut prefixes: Vec<_> = prefixes.collect();
@@ -214,13 +217,36 @@ fn prefixes<T: Eq + Hash>(
     (new, after): (&Settings, &[T]),
     inside: impl Fn(&T) -> Prefix,
 ) -> String {
-    let (was, is): (HashSet<&T>, HashSet<&T>) = (before.iter().collect(), after.iter().collect());
-    let text = |word: &str, settings: &Settings, all: &[T], others: &HashSet<&T>| {
-        let only = all.iter().filter(|one| !others.contains(one)).map(&inside);
+    let text = |word: &str, settings: &Settings, only: Vec<&T>| {
+        let only = only.into_iter().map(&inside);
         let only = named(only.map(|prefix| (prefix, settings.transition.shown(prefix))));
         if only.is_empty() { only } else { format!("; {word}: {only}") }
     };
-    format!("{}{}", text("added", new, after, &was), text("removed", old, before, &is))
+    let (added, removed) = only_in_one(before, after);
+    format!("{}{}", text("added", new, added), text("removed", old, removed))
+}
+
+/// What is only in `after`, and what is only in `before`. Hashes only what lies between the first
+/// and the last difference: a change of one rule among a million takes milliseconds.
+fn only_in_one<'a, T: Eq + Hash>(before: &'a [T], after: &'a [T]) -> (Vec<&'a T>, Vec<&'a T>) {
+    let head = before.iter().zip(after).take_while(|(one, other)| one == other).count();
+    let (was, is) = (&before[head..], &after[head..]);
+    let tail = was.iter().rev().zip(is.iter().rev()).take_while(|(one, other)| one == other).count();
+    let (was, is) = (&was[..was.len() - tail], &is[..is.len() - tail]);
+    let only = |all: &'a [T], others: &'a [T]| {
+        let others: HashSet<&T> = others.iter().collect();
+        let mut only: Vec<&T> = all.iter().filter(|one| !others.contains(one)).collect();
+        // It may be among what is alike in both lists, too.
+        let alike = || before[..head].iter().chain(&before[before.len() - tail..]);
+        if only.len() <= ONE_BY_ONE_MAX {
+            only.retain(|one| !alike().any(|other| other == *one));
+        } else {
+            let alike: HashSet<&T> = alike().collect();
+            only.retain(|one| !alike.contains(one));
+        }
+        only
+    };
+    (only(is, was), only(was, is))
 }
 
 /// `1 rule`, `2 rules`.

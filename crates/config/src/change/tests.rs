@@ -302,3 +302,27 @@ fn another_key_of_a_formula_is_named_and_never_shown() {
     let values: Vec<_> = found.iter().map(|change| (change.before.as_deref(), change.after.as_deref())).collect();
     assert_eq!(values, [(Some("keyed"), Some("spread"))]);
 }
+
+#[test]
+fn differences_of_lists_are_those_of_sets() {
+    let mut lists: Vec<Vec<u8>> = vec![Vec::new()];
+    for length in 0..4 {
+        let longer = lists.iter().filter(|list| list.len() == length);
+        let longer = longer.flat_map(|list| (0..3).map(|last| [list.as_slice(), &[last]].concat()));
+        lists.extend(longer.collect::<Vec<Vec<u8>>>());
+    }
+    // So many that they are not looked for one by one.
+    let many: Vec<u8> = (0..40).collect();
+    lists.extend([many.clone(), [many.as_slice(), &[1, 2]].concat(), [&[0], &many[20..]].concat()]);
+    for before in &lists {
+        for after in &lists {
+            let only = |all: &[u8], others: &[u8]| -> Vec<u8> {
+                all.iter().copied().filter(|one| !others.contains(one)).collect()
+            };
+            let (added, removed) = only_in_one(before, after);
+            let found: (Vec<u8>, Vec<u8>) =
+                (added.into_iter().copied().collect(), removed.into_iter().copied().collect());
+            assert_eq!(found, (only(after, before), only(before, after)), "{before:?} {after:?}");
+        }
+    }
+}
