@@ -153,8 +153,8 @@ impl State {
         if self.flows.is_empty() { None } else { self.find_live_flow(key, remote_inside, now) }
     }
 
-    /// As [`State::live_flow`]. Takes the key by value: a key in memory would be written in parts and
-    /// read as a whole, which stalls.
+    /// As [`State::live_flow`]. Takes the key by value: a key in memory would be written in parts
+    /// and read as a whole, which stalls.
     #[inline(always)]
     pub(crate) fn has_live_flow(&self, key: InternalKey, remote_inside: (u32, u16), now: Instant) -> bool {
         !self.flows.is_empty() && self.has_flow(key, remote_inside, now)

@@ -226,7 +226,7 @@ impl Ledger {
         }
     }
 
-    /// As [`View::may_have_static_mapping`], without a view as long as there are no static mappings.
+    /// As [`View::may_have_static_mapping`]. Makes no view as long as there are no static mappings.
     #[inline(always)]
     pub(in crate::shard) fn may_have_static_mapping(&self, address: u32) -> bool {
         !self.shared.static_mappings.is_empty() && self.may_concern_static_mapping(address)

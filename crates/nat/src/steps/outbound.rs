@@ -158,7 +158,7 @@ pub(crate) enum Ending {
     Return(NoWay),
     DropByRule(Ruling),
     Pass(NextHop),
-    /// The mapping has expired: end it, then decide again. [`View::map`] makes that decision for `why`.
+    /// The mapping has expired: end it, then decide again. For `why`, [`View::map`] decides.
     Expire {
         mapping: u32,
         way: Way,

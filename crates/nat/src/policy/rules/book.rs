@@ -262,8 +262,8 @@ impl FilterBook {
         directed * (SEARCH_BYTES + size_of::<u32>() as u64) + filters.len() as u64 * each
     }
 
-    /// After `before`, if any. If the flag is true, a session may have the same filters, but another
-    /// way.
+    /// After `before`, if any. If the flag is true, a session may have the same filters, but
+    /// another way.
     pub(crate) fn new(
         filters: &[FilterRule],
         workers: usize,
