@@ -1,6 +1,6 @@
 //! Mappings created in this burst, which its earlier passes did not see.
 
-/// A bit for each value of ten hash bits: of 64 new mappings, one in thirty is looked for without need.
+/// A bit for each value of ten hash bits: of 64 new mappings, two are looked for without need.
 #[derive(Default)]
 pub(in crate::shard) struct Created([u64; 16]);
 
