@@ -164,7 +164,7 @@ def the_page_shows_everything_and_disturbs_nothing(n):
         if role == "audit":
             blocks = [block for block in page["blocks"] if SUBSCRIBER_WITH_BLOCK in block[0]]
             (subscriber,) = n.dut.show("subscribers", "--internal", SUBSCRIBER_WITH_BLOCK)
-            own = next(value for name, value in subscriber.items() if name.startswith("own_"))
+            own = subscriber["subscriber_ports"]
             expect_equal(sorted(blocks), sorted(how_full(ports) for ports in own), f"{role}: blocks on the map")
             cells = [f"{ports['first_port']}–{ports['last_port']} ({re.search(r'[0-9.]+ %', how_full(ports)[0])[0]})" for ports in own]
             expect(all(any(cell in seen for seen in page["own"]) for cell in cells), f"{role}: {cells} in {page['own']}")

@@ -11,11 +11,12 @@
 //!  output with other sequence numbers ◄─ Stream ◄─ Findings::resolve: Replacements
 //! ```
 //!
-//! What protects subscribers from forged payload (NAT slipstreaming and its kin): - A stream is
-//! parsed from its first byte or never. A gap, the first line of another protocol, a   line or
-//! message that is too long, or anything ambiguous ends parsing permanently. - The address in the
-//! payload must be the sender's own, and its port at least [`PORT_MIN`]. - The crate reports what a
-//! message asks for. The engine limits the remote side to the peer of   the control session.
+//! What protects subscribers from forged payload (NAT slipstreaming and its kin):
+//! - A stream is parsed from its first byte or never. A gap, the first line of another protocol, a
+//!   line or message that is too long, or anything ambiguous ends parsing permanently.
+//! - The address in the payload must be the sender's own, and its port at least [`PORT_MIN`].
+//! - The crate reports what a message asks for. The engine limits the remote side to the peer of
+//!   the control session.
 //!
 //! To add one: a file with an [`Alg`], and a line in [`ALGS`]. Its table `[alg.NAME]`, its origin,
 //! counters and lists follow from these.

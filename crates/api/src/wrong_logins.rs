@@ -2,9 +2,9 @@
 //!
 //! Two bounds hold, each for the wrong logins of the last 60 seconds:
 //!
-//! - A place has ten, with whatever names. Further logins from there are refused. - A name has a
-//! hundred from all places. Further logins with it are refused unless their secret   is a random
-//! one: that cannot be guessed, and its owner need not wait for others.
+//! - A place has ten, with whatever names. Further logins from there are refused.
+//! - A name has a hundred from all places. Further logins with it are refused unless their secret
+//!   is a random one: that cannot be guessed, and its owner need not wait for others.
 //!
 //! No bound refuses a login with another name from another place. Nothing is counted before a
 //! secret was verified, which takes tens of milliseconds, so the tables cannot be filled by

@@ -341,10 +341,8 @@ fn too_big_with_df_is_reported_with_the_mtu_and_dropped() {
     assert_eq!(quote(&error)[..28], big[..28], "the packet as it was sent, with the inside source");
     assert_eq!(bed.mappings(), [], "no mapping for a packet that did not pass");
 
-    let external = bed.open_udp(at(I1, 5000), at(E1, 9));
     let mut bed = Bed::new(settings().mtu(1400, 1500));
-    let again = bed.open_udp(at(I1, 5000), at(E1, 9));
-    assert_eq!(external, again, "same seed, same port");
+    let external = bed.open_udp(at(I1, 5000), at(E1, 9));
     bed.outside(&build::udp(at(E1, 9), external).payload_length(1472).dont_fragment().build());
     let error = bed.only_outside();
     assert!(is_icmp(&error, 3, 4));

@@ -211,14 +211,20 @@ impl Scratch {
         (WorkerId(self.place[i] as u8), (self.place[i] >> RECORD_SHIFT) as u32)
     }
 
+    /// Of an unsettled packet: true for a usual one of a source without a record.
+    #[inline]
+    pub(in crate::shard) fn may_be_new(&self, i: usize) -> bool {
+        self.subscriber[i] == 0 && (self.kind[i].is_tcp() || self.kind[i].is_steady())
+    }
+
     #[inline]
     pub(in crate::shard) fn hints(&self, i: usize) -> Hints {
         let hash = if self.kind[i].is_out() { self.place[i] } else { 0 };
         if self.unsettled >> i & 1 == 0 {
             return Hints::of(hash);
         }
-        let is_new = self.aimed >> i & 1 == 0 && self.subscriber[i] == 0;
-        let drawn = if is_new { self.drawn[i] } else { None };
+        let is_drawn = self.aimed >> i & 1 == 0 && self.may_be_new(i);
+        let drawn = if is_drawn { self.drawn[i] } else { None };
         Hints { hash, subscriber: self.subscriber[i], aim: self.port[i], drawn }
     }
 }

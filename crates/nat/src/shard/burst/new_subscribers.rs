@@ -20,7 +20,7 @@ impl PacketPath {
     /// For unsettled packets of sources without a record.
     #[inline(never)]
     pub(super) fn draw_addresses(&mut self, scratch: &mut Scratch, burst: &[Packet<'_>]) {
-        let new = bits(scratch.unsettled & !scratch.aimed).filter(|i| scratch.subscriber[*i] == 0);
+        let new = bits(scratch.unsettled & !scratch.aimed).filter(|i| scratch.may_be_new(*i));
         let new = new.fold(0_u64, |new, i| new | 1 << i);
         self.ledger.state.subscribers.prefetch_free(new.count_ones());
         for i in bits(new) {
@@ -51,8 +51,7 @@ impl PacketPath {
         scratch: &Scratch,
         i: usize,
     ) -> Option<Egress> {
-        let kind = scratch.kind[i];
-        if scratch.subscriber[i] != 0 || !(kind.is_tcp() || kind.is_steady()) {
+        if !scratch.may_be_new(i) {
             return None;
         }
         let (key, hop) = self.usual_flow(now, header, scratch, i)?;

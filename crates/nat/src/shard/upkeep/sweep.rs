@@ -16,7 +16,9 @@ const RECORDS_PER_CREATED: u64 = 4;
 const RECORDS_PER_FOUND: u64 = 16;
 /// What passing over a group of records counts as. While most mappings live on, expired ones stay
 /// below a hundredth of the records.
-const RECORDS_PER_GROUP_PASSED: u64 = 4;
+const RECORDS_PER_GROUP_PASSED: i64 = 4;
+/// A table of these is in the cache, so none of its records is requested first.
+const CACHED_RECORDS_MAX: u32 = 4_096;
 const GROUPS_PER_CALL_MAX: usize = 32;
 /// Beside the mappings created since the last call. Keeps a call short when millions expire at
 /// once.
@@ -46,8 +48,8 @@ pub(in crate::shard) struct Sweep {
 #[derive(Debug, Default)]
 struct Groups {
     cursor: u32,
-    /// Records that may still be looked at.
-    credit: u64,
+    /// Records that may still be looked at. Negative if too many were.
+    credit: i64,
     /// To look over when the prefetched lines have arrived.
     pending: [u32; GROUPS_PER_CALL_MAX],
     pending_count: usize,
@@ -164,28 +166,33 @@ impl Ledger {
         }
         let end = self.state.mappings.walk_end();
         let groups = end.div_ceil(GROUP);
-        let Groups { cursor, credit, pending, pending_count } = &mut self.upkeep.sweep.groups;
-        *credit += more;
+        let mut credit = self.upkeep.sweep.groups.credit.saturating_add_unsigned(more);
         for _ in 0..groups {
-            if *credit < RECORDS_PER_GROUP_PASSED || *pending_count == pending.len() {
+            let Groups { cursor, pending, pending_count, .. } = &mut self.upkeep.sweep.groups;
+            if credit < RECORDS_PER_GROUP_PASSED || *pending_count == pending.len() {
                 break;
             }
             let group = if *cursor < groups { *cursor } else { 0 };
-            let mut cost = RECORDS_PER_GROUP_PASSED;
-            if self.state.mappings.is_due(group, now) {
-                cost = u64::from(GROUP);
-                if *credit < cost {
+            *cursor = group + 1;
+            if !self.state.mappings.is_due(group, now) {
+                credit -= RECORDS_PER_GROUP_PASSED;
+                continue;
+            }
+            // May leave a debt: new mappings wait for no credit to find ports that are free again.
+            credit -= i64::from(GROUP);
+            if end <= CACHED_RECORDS_MAX {
+                if !self.look_over(group, now, ends_max) {
+                    self.upkeep.sweep.groups.cursor = group;
                     break;
                 }
-                self.state.mappings.prefetch_range(EarliestEnds::records(group, end));
+            } else {
                 pending[*pending_count] = group;
                 *pending_count += 1;
+                self.state.mappings.prefetch_range(EarliestEnds::records(group, end));
             }
-            *credit -= cost;
-            *cursor = group + 1;
         }
         // What a small table cannot use up is not saved.
-        *credit = (*credit).min(u64::from(GROUP));
+        self.upkeep.sweep.groups.credit = credit.min(RECORDS_PER_GROUP_PASSED);
     }
 
     /// False if too much is due already.
