@@ -17,8 +17,6 @@ const RECORDS_PER_FOUND: u64 = 16;
 /// What passing over a group of records counts as. While most mappings live on, expired ones stay
 /// below a hundredth of the records.
 const RECORDS_PER_GROUP_PASSED: i64 = 4;
-/// A table of these is in the cache, so none of its records is requested first.
-const CACHED_RECORDS_MAX: u32 = 4_096;
 const GROUPS_PER_CALL_MAX: usize = 32;
 /// Beside the mappings created since the last call. Keeps a call short when millions expire at
 /// once.
@@ -180,16 +178,9 @@ impl Ledger {
             }
             // May leave a debt: new mappings wait for no credit to find ports that are free again.
             credit -= i64::from(GROUP);
-            if end <= CACHED_RECORDS_MAX {
-                if !self.look_over(group, now, ends_max) {
-                    self.upkeep.sweep.groups.cursor = group;
-                    break;
-                }
-            } else {
-                pending[*pending_count] = group;
-                *pending_count += 1;
-                self.state.mappings.prefetch_range(EarliestEnds::records(group, end));
-            }
+            pending[*pending_count] = group;
+            *pending_count += 1;
+            self.state.mappings.prefetch_range(EarliestEnds::records(group, end));
         }
         // What a small table cannot use up is not saved.
         self.upkeep.sweep.groups.credit = credit.min(RECORDS_PER_GROUP_PASSED);
