@@ -303,9 +303,9 @@ impl Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Suggested {
     Any,
-    /// This endpoint if possible, else any other.
+    /// Prefer this endpoint, but accept any other.
     Rather(Wish),
-    /// This endpoint, or the request is refused.
+    /// Accept only this endpoint: otherwise the request is refused.
     Only(Wish),
 }
 
@@ -528,7 +528,7 @@ pub(crate) enum Admission {
     /// The pool's filtering decides.
     AsPool,
     Granted(u32),
-    /// This grant's filter refuses the packet, or its port is held down.
+    /// The filter of this grant refuses the packet, or its port is held down.
     Refused(u32),
 }
 

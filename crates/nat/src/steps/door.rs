@@ -144,7 +144,7 @@ impl View<'_> {
         match self.snapshot.owner_towards(address, &to.key) {
             None => Entry::Free,
             Some((worker, _)) if worker != self.worker => Entry::Door(Door::Elsewhere { worker, turn: 0 }),
-            // This shared port is older than the targets.
+            // The port has been shared since before there were targets.
             Some((_, MappingIndex::SHARED)) if has_targets => Entry::Free,
             Some((_, MappingIndex::SHARED)) => {
                 let found = self.state.live_flow_outside(&to.key, now);

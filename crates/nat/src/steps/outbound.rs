@@ -84,12 +84,12 @@ impl Outbound<'_> {
     }
 }
 
-/// What a packet belongs to without a question.
+/// What a packet from inside belongs to, found before any question is asked.
 #[derive(Clone, Copy)]
 pub(crate) enum Belongs {
     /// The first session of this mapping.
     First(u32),
-    /// This endpoint-dependent session.
+    /// An endpoint-dependent session.
     Dependent(u32),
     /// Perhaps a later session of a mapping.
     Neither,

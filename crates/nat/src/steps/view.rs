@@ -68,8 +68,7 @@ impl<'a> View<'a> {
         if !(source_is_valid(source) || is_host) || is_dummy {
             return Some(Verdict::SourceInvalid);
         }
-        // This is the source of the AFTR inside softwires, from which hosts accept errors and port
-        // control.
+        // Inside softwires the AFTR has this address. Hosts accept errors and port control from it.
         if from.side == Side::Outside && source == AFTR_INSIDE && self.snapshot.transition.has_softwires() {
             return Some(Verdict::SourceSpoofed);
         }

@@ -14,8 +14,8 @@ use crate::upkeep::walk::Walk;
 const RECORDS_PER_CREATED: u64 = 4;
 /// Per expired mapping found, because these come together.
 const RECORDS_PER_FOUND: u64 = 16;
-/// What passing over a group of records counts as. While most mappings live on, expired ones stay
-/// below a hundredth of the records.
+/// Passing over a group counts as so many records. While most mappings live on, a round takes one
+/// new mapping for each 64 records, so expired ones stay below a fiftieth of the table.
 const RECORDS_PER_GROUP_PASSED: i64 = 4;
 const GROUPS_PER_CALL_MAX: usize = 32;
 /// Beside the mappings created since the last call. Keeps a call short when millions expire at
@@ -157,7 +157,7 @@ impl Ledger {
         for i in 0..core::mem::take(&mut self.upkeep.sweep.groups.pending_count).min(GROUPS_PER_CALL_MAX) {
             let group = self.upkeep.sweep.groups.pending[i];
             if !self.look_over(group, now, ends_max) {
-                // This group and those behind it stay due.
+                // The rest of the group, and the groups behind it, remain due.
                 self.upkeep.sweep.groups.cursor = group;
                 break;
             }
@@ -176,7 +176,7 @@ impl Ledger {
                 credit -= RECORDS_PER_GROUP_PASSED;
                 continue;
             }
-            // May leave a debt: new mappings wait for no credit to find ports that are free again.
+            // May leave a debt: a single new mapping is enough to find expired ones.
             credit -= i64::from(GROUP);
             pending[*pending_count] = group;
             *pending_count += 1;
