@@ -194,6 +194,10 @@ def queued_icmp_error(sock, seconds=3.0):
             if (level, kind) == (socket.IPPROTO_IP, IP_RECVERR):
                 _, origin, icmp_type, icmp_code, _, information, _ = struct.unpack("=IBBBBII", data[:16])
                 if origin == 2:
+                    # The kernel queues an error first and then marks the socket, so that the next call on it would
+                    # fail with an error that was taken already.
+                    time.sleep(0.02)
+                    sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     return IcmpError(icmp_type, icmp_code, socket.inet_ntoa(data[20:24]), information)
     raise Failure("no ICMP error came")
 
@@ -263,6 +267,12 @@ class Packet:
         self.header_is_valid = checksum(data[: self.header_length]) == 0
         self.source, self.destination = socket.inet_ntoa(data[12:16]), socket.inet_ntoa(data[16:20])
         self.payload = data[self.header_length : self.total_length]
+
+
+def quotes(packet, ports):
+    """Whether a packet is an ICMP error about a packet with these ports, (source, destination)."""
+    is_error = packet.protocol == 1 and packet.payload[0] in (3, 4, 5, 11, 12)
+    return is_error and Packet(packet.payload[8:]).payload[:4] == struct.pack("!HH", *ports)
 
 
 class Sniffer:
