@@ -194,8 +194,8 @@ def queued_icmp_error(sock, seconds=3.0):
             if (level, kind) == (socket.IPPROTO_IP, IP_RECVERR):
                 _, origin, icmp_type, icmp_code, _, information, _ = struct.unpack("=IBBBBII", data[:16])
                 if origin == 2:
-                    # The kernel queues an error first and then marks the socket, so that the next call on it would
-                    # fail with an error that was taken already.
+                    # The kernel queues an error first and then marks the socket, so that the
+                    # next call on it would fail with an error that was taken already.
                     time.sleep(0.02)
                     sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                     return IcmpError(icmp_type, icmp_code, socket.inet_ntoa(data[20:24]), information)

@@ -51,7 +51,6 @@ mod upkeep;
 
 use ledger::Keys;
 pub(in crate::shard) use ledger::Ledger;
-pub(crate) use ledger::Policy;
 use packet::PacketPath;
 pub use reload::adopt::Successor;
 pub use reload::census::Affected;

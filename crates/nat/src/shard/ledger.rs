@@ -1,13 +1,16 @@
 use std::sync::Arc;
 
 use crate::event::EventLog;
+use crate::policy::Policy;
+use crate::policy::filter_generations::FilterGenerations;
+use crate::policy::former_timers::FormerTimers;
 use crate::policy::rate_limit::RateLimit;
 use crate::policy::refused::RefusedSubscribers;
+use crate::policy::steady_timers::SteadyTimers;
 use crate::random::KeyedHash;
 use crate::random::Random;
 use crate::routes::cache::RouteCache;
 use crate::shard::burst::created::Created;
-use crate::shard::burst::established::SteadyTimers;
 use crate::snapshot::addresses::LocalAddresses;
 use crate::snapshot::shared::BuildError;
 use crate::snapshot::shared::Shared;
@@ -57,28 +60,9 @@ pub(crate) struct Ledger {
     pub(in crate::shard) updates_pending: bool,
 }
 
-pub(crate) struct Policy {
-    pub(in crate::shard) refused_subscribers: RefusedSubscribers,
-    pub(in crate::shard) icmp_limit: RateLimit,
-    pub(in crate::shard) offenders: commit::penalty::Offenders,
-    pub(crate) lifetimes: Timers,
-    /// Shows how long sessions have been idle after a reload.
-    pub(in crate::shard) former: upkeep::shorten::Former,
-    pub(in crate::shard) watch: upkeep::watch::Watch,
-    pub(in crate::shard) timers: SteadyTimers,
-    pub(in crate::shard) generations: reload::filter_generations::FilterGenerations,
-    pub(crate) class_generation: u16,
-}
-
-impl Policy {
-    /// For records whose packets the filters permit in both directions.
-    #[inline(always)]
-    pub(crate) fn filter_generation(&self) -> u8 {
-        self.generations.current()
-    }
-}
-
 pub(in crate::shard) struct Upkeep {
+    pub(in crate::shard) watch: upkeep::watch::Watch,
+    pub(in crate::shard) offenders: commit::penalty::Offenders,
     pub(in crate::shard) sweep: upkeep::sweep::Sweep,
     pub(in crate::shard) shortening: upkeep::shorten::Shortening,
     pub(in crate::shard) block_sweep: upkeep::blocks::BlockSweep,
@@ -150,15 +134,15 @@ impl Ledger {
         let policy = Policy {
             refused_subscribers: RefusedSubscribers::new(keys.hash_for(10)),
             icmp_limit: RateLimit::new(&icmp, keys.hash_for(3)),
-            offenders: commit::penalty::Offenders::default(),
             lifetimes: Timers::new(shared.settings()),
-            former: upkeep::shorten::Former::new(Timers::new(shared.settings())),
-            watch: upkeep::watch::Watch::new(shared.settings()),
-            class_generation: commit::admission::FIRST_GENERATION,
-            generations: reload::filter_generations::FilterGenerations::new(shared.filters.generation()),
+            former: FormerTimers::new(Timers::new(shared.settings())),
             timers: SteadyTimers::new(&timeouts, shared.settings().inbound_refresh),
+            generations: FilterGenerations::new(shared.filters.generation()),
+            class_generation: commit::admission::FIRST_GENERATION,
         };
         let upkeep = Upkeep {
+            watch: upkeep::watch::Watch::new(shared.settings()),
+            offenders: commit::penalty::Offenders::default(),
             sweep: upkeep::sweep::Sweep::default(),
             shortening: upkeep::shorten::Shortening::default(),
             block_sweep: upkeep::blocks::BlockSweep::default(),

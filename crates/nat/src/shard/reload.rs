@@ -3,5 +3,4 @@
 pub(in crate::shard) mod adopt;
 pub(crate) mod census;
 pub(in crate::shard) mod existing_state;
-pub(in crate::shard) mod filter_generations;
 pub(in crate::shard) mod next_mapping;

@@ -1,6 +1,7 @@
 //! Work between bursts, limited per call.
 
 pub(in crate::shard) mod blocks;
+pub(in crate::shard) mod filter_generations;
 pub(in crate::shard) mod flows;
 pub(in crate::shard) mod gateways;
 pub(in crate::shard) mod grants;

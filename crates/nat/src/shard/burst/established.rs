@@ -34,18 +34,15 @@ use crate::headers::parse::parse;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::rewrite_headers;
 use crate::policy::rules::Ruling;
-use crate::settings::Timeouts;
+use crate::policy::steady_timers::SteadyClock;
 use crate::shard::burst::first_packet::Wanted;
 use crate::shard::edge::HostPackets;
 use crate::shard::packet::PacketPath;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::steady_remote;
 use crate::state::tcp;
-use crate::state::tcp::TcpState;
 use crate::steps::opening::Drawn;
 use crate::steps::opening::Hints;
-use crate::time::Duration;
-use crate::time::Instant;
 use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -236,40 +233,6 @@ const _: () = assert!(Kind::IN == 1 << 1 && Kind::TCP == 1 << 2, "see Kind::tall
 pub(in crate::shard) struct Tally {
     pub(in crate::shard) packets: [u64; 4],
     pub(in crate::shard) bytes: [u64; 4],
-}
-
-/// UDP, then TCP.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::shard) struct SteadyTimers {
-    lifetime: [Duration; 2],
-    /// An established TCP session with less time left is transitory (RFC 7857 §2).
-    margin: [Duration; 2],
-    /// Packets from outside restart the timer (RFC 4787 §4.3 REQ-6).
-    pub(in crate::shard) inbound_refresh: [bool; 2],
-}
-
-impl SteadyTimers {
-    pub(in crate::shard) fn new(timeouts: &Timeouts, inbound_refresh: bool) -> SteadyTimers {
-        SteadyTimers {
-            lifetime: [timeouts.udp, tcp::lifetime(TcpState::Established, timeouts)],
-            margin: [Duration::ZERO, timeouts.tcp_closing],
-            inbound_refresh: [inbound_refresh, true],
-        }
-    }
-}
-
-pub(in crate::shard) struct SteadyClock {
-    /// For a session used now.
-    pub(in crate::shard) end: [Instant; 2],
-    /// Sessions that end earlier take the general way.
-    pub(in crate::shard) due: [Instant; 2],
-}
-
-impl SteadyTimers {
-    #[inline]
-    pub(in crate::shard) fn at(&self, now: Instant) -> SteadyClock {
-        SteadyClock { end: self.lifetime.map(|length| now + length), due: self.margin.map(|length| now + length) }
-    }
 }
 
 impl PacketPath {

@@ -98,7 +98,7 @@ impl Ledger {
             self.state.subscribers.revive(slot, self.shared.short_generation());
         }
         self.state.subscribers.set_offender(slot, true);
-        self.policy.offenders.count += 1;
+        self.upkeep.offenders.count += 1;
         self.counters.penalties_begun += 1;
         self.note_penalty(EventKind::PenaltyBegun, now, slot, pool, amount, Cause::Verdict(verdict));
     }
@@ -131,17 +131,17 @@ impl Ledger {
         let (pool, held_s) = (account.penalty_pool(), account.penalty_s(now));
         self.note_penalty(EventKind::PenaltyEnded, now, slot, pool, held_s, cause);
         self.state.subscribers.set_offender(slot, false);
-        self.policy.offenders.count -= 1;
+        self.upkeep.offenders.count -= 1;
         self.counters.penalties_ended += 1;
     }
 
     /// Also releases offenders that never send again.
     pub(in crate::shard) fn sweep_offenders(&mut self, now: Instant, elapsed: u64) {
-        if self.policy.offenders.count == 0 {
+        if self.upkeep.offenders.count == 0 {
             return;
         }
         let end = self.state.subscribers.walk_end();
-        for slot in self.policy.offenders.walk.next(Pace::RECORDS.due(end, elapsed), end) {
+        for slot in self.upkeep.offenders.walk.next(Pace::RECORDS.due(end, elapsed), end) {
             if !self.state.subscribers.get(slot).is_offender() {
                 continue;
             }

@@ -8,9 +8,9 @@ use core::net::Ipv4Addr;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::policy::steady_timers::SteadyTimers;
 use crate::random::KeyedHash;
 use crate::shard::Shard;
-use crate::shard::burst::established::SteadyTimers;
 use crate::shard::commit::admission::NO_GENERATION;
 use crate::shard::control_session::Changed;
 use crate::shard::upkeep::shorten::has_shorter;
@@ -138,7 +138,7 @@ impl Shard {
         let settings = next.shared.settings();
         self.path.ledger.policy.timers = SteadyTimers::new(&settings.timeouts, settings.inbound_refresh);
         // A pool above its threshold stays so, without another event.
-        next.watch.follow(&self.path.ledger.policy.watch, &next.pools_before);
+        next.watch.follow(&self.path.ledger.upkeep.watch, &next.pools_before);
         self.path.ledger.forget_classes();
         self.path.fragments.set_timeout(settings.timeouts.fragment);
         self.path.ledger.syns.set_delay(settings.timeouts.unsolicited_syn);
@@ -157,7 +157,7 @@ impl Shard {
             self.path.ledger.shorten_lives();
         }
         self.path.ledger.policy.former.follow(&mut next.lifetimes);
-        core::mem::swap(&mut self.path.ledger.policy.watch, &mut next.watch);
+        core::mem::swap(&mut self.path.ledger.upkeep.watch, &mut next.watch);
         core::mem::swap(&mut self.path.ledger.shared, &mut next.shared);
         core::mem::swap(&mut self.path.ledger.local, &mut next.local);
         self.path.ledger.take_over_ways();

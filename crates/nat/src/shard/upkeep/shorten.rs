@@ -38,31 +38,6 @@ impl Shortening {
     }
 }
 
-#[derive(Debug)]
-pub(in crate::shard) struct Former {
-    timers: Timers,
-    /// `None` during the first poll under the new timers.
-    changed: Option<Instant>,
-}
-
-impl Former {
-    pub(in crate::shard) fn new(timers: Timers) -> Former {
-        Former { timers, changed: Some(Instant::ORIGIN) }
-    }
-
-    pub(in crate::shard) fn follow(&mut self, before: &mut Timers) {
-        core::mem::swap(&mut self.timers, before);
-        self.changed = None;
-    }
-
-    #[inline]
-    pub(in crate::shard) fn note_time(&mut self, now: Instant) {
-        if self.changed.is_none() {
-            self.changed = Some(now);
-        }
-    }
-}
-
 pub(in crate::shard) fn has_shorter(before: &Timeouts, after: &Timeouts) -> bool {
     let all = |timeouts: &Timeouts| {
         let Timeouts { udp, udp_unanswered, tcp_opening, tcp_established, tcp_closing, icmp, .. } = *timeouts;
@@ -72,21 +47,15 @@ pub(in crate::shard) fn has_shorter(before: &Timeouts, after: &Timeouts) -> bool
 }
 
 impl View<'_> {
-    /// By its end and `lifetime`, or by `former` if its last packet came before the present timers.
+    /// `lifetime`: of its kind, under these timers.
     pub(in crate::shard) fn idle_of(
         &self,
         now: Instant,
         expires: Instant,
         lifetime: impl Fn(&Timers) -> Duration,
     ) -> Duration {
-        let (present, former) = (lifetime(&self.policy.lifetimes), lifetime(&self.policy.former.timers));
-        let changed = self.policy.former.changed.unwrap_or(now);
-        let left = expires.saturating_since(now);
-        let since = |lifetime: Duration| Duration::from_micros(lifetime.as_micros().saturating_sub(left.as_micros()));
-        let is_of = |lifetime: Duration| left <= lifetime;
-        let is_by_present = is_of(present) && since(present) <= now.saturating_since(changed);
-        let is_by_former = is_of(former) && since(former) >= now.saturating_since(changed);
-        if is_by_former && !is_by_present { since(former) } else { since(present) }
+        let present = lifetime(&self.policy.lifetimes);
+        self.policy.former.idle(now, expires, present, lifetime)
     }
 
     /// `None` if unknown: some have their own timers, and there are too many to examine.

@@ -9,9 +9,9 @@ use crate::event::EventKind;
 use crate::external::ports::PortRange;
 use crate::external::ports::UNLEASABLE_PIECES;
 use crate::policy::class::Marks;
+use crate::policy::steady_timers::SteadyTimers;
 use crate::settings::Settings;
 use crate::shard::Ledger;
-use crate::shard::burst::established::SteadyTimers;
 use crate::shard::upkeep::shorten::has_shorter;
 use crate::snapshot::shared::CompiledBlocks;
 use crate::time::Duration;
@@ -76,7 +76,7 @@ impl Watch {
 
 impl Ledger {
     pub(in crate::shard) fn watch(&mut self, now: Instant) {
-        if !self.policy.watch.is_needed {
+        if !self.upkeep.watch.is_needed {
             return;
         }
         if self.worker == WATCHMAN {
@@ -93,7 +93,7 @@ impl Ledger {
     }
 
     fn watch_an_address(&mut self, now: Instant) {
-        let watch = &mut self.policy.watch;
+        let watch = &mut self.upkeep.watch;
         if watch.pool == 0 && watch.address == 0 && watch.step == 0 {
             if now < watch.begins {
                 return;
@@ -135,7 +135,7 @@ impl Ledger {
         }
         if watch.address >= compiled.count {
             Protocol::ALL.iter().for_each(|protocol| self.pool_was_watched(now, *protocol));
-            let watch = &mut self.policy.watch;
+            let watch = &mut self.upkeep.watch;
             (watch.address, watch.used, watch.total) = (0, [0; Protocol::COUNT], [0; Protocol::COUNT]);
             watch.pool += 1;
             if watch.pool >= self.shared.pools.len() {
@@ -146,14 +146,14 @@ impl Ledger {
     }
 
     fn pool_was_watched(&mut self, now: Instant, protocol: Protocol) {
-        let (pool, index) = (self.policy.watch.pool, protocol.index());
+        let (pool, index) = (self.upkeep.watch.pool, protocol.index());
         // Rounded down: 100 means that no port is left.
         let percent =
-            (self.policy.watch.used[index] * 100).checked_div(self.policy.watch.total[index]).unwrap_or(0).min(100)
+            (self.upkeep.watch.used[index] * 100).checked_div(self.upkeep.watch.total[index]).unwrap_or(0).min(100)
                 as u8;
-        self.policy.watch.fullest[index] = self.policy.watch.fullest[index].max(percent);
+        self.upkeep.watch.fullest[index] = self.upkeep.watch.fullest[index].max(percent);
         let threshold = self.shared.settings().pools.get(pool).and_then(|pool| pool.threshold);
-        if let (Some(threshold), Some(is_above)) = (threshold, self.policy.watch.is_above.get_mut(pool)) {
+        if let (Some(threshold), Some(is_above)) = (threshold, self.upkeep.watch.is_above.get_mut(pool)) {
             let was_above = is_above[index];
             is_above[index] =
                 if was_above { percent > threshold.low_percent } else { percent >= threshold.high_percent };
