@@ -53,7 +53,7 @@ class Namespace:
         text = "".join(" ".join(map(str, words)) + "\n" for words in lines)
         process.run(["ip", "-n", self.full_name, "-batch", "-"], stdin=text)
 
-    def run(self, argv, timeout=30, check=False, stdin=None):
+    def run(self, argv, timeout=120, check=False, stdin=None):
         """Runs a command in here; returns (status, standard output, standard error)."""
         return process.run(self.argv(argv), timeout=timeout, check=check, stdin=stdin)
 

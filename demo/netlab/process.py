@@ -34,7 +34,7 @@ class CommandFailed(Exception):
     """A command of the set-up ended with an error."""
 
 
-def run(argv, timeout=30, check=True, stdin=None, env=None, before=die_with_parent):
+def run(argv, timeout=120, check=True, stdin=None, env=None, before=die_with_parent):
     """Runs a command to its end; returns (status, standard output, standard error). Status 124: out of time.
 
     `before` is what its process does first.
@@ -106,14 +106,44 @@ class Daemon:
         return self.process.returncode
 
 
+# `Patience` lasts at most this many times its seconds.
+_FACTOR_MAX = 6
+
+
+def _seconds_stalled():
+    """Seconds since boot in which a program waited for a CPU or a disk; 0 if the kernel does not count them."""
+    stalled = 0
+    for what in ("cpu", "io"):
+        try:
+            some = Path(f"/proc/pressure/{what}").read_text().splitlines()[0]
+        except OSError:
+            continue
+        stalled += int(some.rpartition("total=")[2]) / 1e6
+    return stalled
+
+
+class Patience:
+    """A deadline that allows for a busy machine: seconds in which programs wait for a CPU or a disk do not count."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+        self.begun, self.stalled = time.monotonic(), _seconds_stalled()
+
+    def is_over(self):
+        passed = time.monotonic() - self.begun
+        if passed <= self.seconds:
+            return False
+        return passed > _FACTOR_MAX * self.seconds or passed - (_seconds_stalled() - self.stalled) > self.seconds
+
+
 def wait_until(condition, seconds, interval=0.05):
-    """Polls `condition` until it is true; False when the time is over first."""
-    deadline = time.monotonic() + seconds
+    """Polls `condition` until it is true; False if the deadline (see `Patience`) is over first."""
+    patience = Patience(seconds)
     while True:
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        if patience.is_over():
             return False
         time.sleep(interval)
 

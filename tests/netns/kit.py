@@ -7,6 +7,8 @@ import socket
 import struct
 import time
 
+from netlab.process import Patience
+
 # Values of Linux that the socket module does not name.
 IP_MTU_DISCOVER, IP_RECVERR, IP_MTU = 10, 11, 14
 IP_PMTUDISC_DONT, IP_PMTUDISC_DO = 0, 2
@@ -77,7 +79,7 @@ def sockets(*made):
             sock.close()
 
 
-def udp(host, port=0, address="", timeout=2.0):
+def udp(host, port=0, address="", timeout=5.0):
     with host.entered():
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sock.settimeout(timeout)
@@ -85,7 +87,7 @@ def udp(host, port=0, address="", timeout=2.0):
     return sock
 
 
-def tcp(host, port=0, address="", timeout=5.0):
+def tcp(host, port=0, address="", timeout=20.0):
     with host.entered():
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     sock.settimeout(timeout)
@@ -116,11 +118,14 @@ def raw(host):
 
 
 def receive(sock, what, size=65535):
-    """One datagram and its sender; a failure when none comes."""
-    try:
-        return sock.recvfrom(size)
-    except (socket.timeout, BlockingIOError):
-        raise Failure(f"{what}: nothing came") from None
+    """One datagram and its sender; a failure if none comes within the timeout of the socket (see `Patience`)."""
+    patience = Patience(max(5.0, sock.gettimeout() or 0))
+    while True:
+        try:
+            return sock.recvfrom(size)
+        except (socket.timeout, BlockingIOError):
+            if patience.is_over():
+                raise Failure(f"{what}: nothing came") from None
 
 
 def expect_silence(sock, seconds, what):
@@ -158,10 +163,10 @@ def external_of(sock, server_sock, server):
     raise Failure(f"no datagram of {sock.getsockname()} reached {server}")
 
 
-def pending_error(sock, seconds=3.0):
+def pending_error(sock, seconds=5.0):
     """The error number an ICMP message left on a connected socket, 0 when none comes in time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    patience = Patience(seconds)
+    while not patience.is_over():
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             return error
@@ -176,10 +181,10 @@ class IcmpError:
         self.kind, self.code, self.offender, self.information = kind, code, offender, information
 
 
-def queued_icmp_error(sock, seconds=3.0):
+def queued_icmp_error(sock, seconds=5.0):
     """The next queued ICMP error; a failure when none comes."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
+    patience = Patience(seconds)
+    while not patience.is_over():
         try:
             _, ancillary, _, _ = sock.recvmsg(2048, 512, MSG_ERRQUEUE)
         except (BlockingIOError, socket.timeout):
@@ -269,6 +274,12 @@ class Packet:
         self.payload = data[self.header_length : self.total_length]
 
 
+def has_ports(packet, protocol, source=None, destination=None):
+    """Whether a packet has this protocol and these ports; None stands for any port."""
+    seen = struct.unpack("!HH", packet.payload[:4]) if packet.protocol == protocol and packet.offset == 0 else None
+    return seen is not None and source in (None, seen[0]) and destination in (None, seen[1])
+
+
 def quotes(packet, ports):
     """Whether a packet is an ICMP error about a packet with these ports, (source, destination)."""
     is_error = packet.protocol == 1 and packet.payload[0] in (3, 4, 5, 11, 12)
@@ -290,15 +301,16 @@ class Sniffer:
         self.sock.close()
 
     def packets(self, seconds, wanted, count=None):
-        """Packets for which `wanted` holds, for so many seconds or until there are `count`."""
+        """Packets for which `wanted` holds: all within these seconds, or the first `count` (see `Patience`)."""
         found = []
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0 and (count is None or len(found) < count):
-            self.sock.settimeout(left)
+        patience, deadline = Patience(seconds), time.monotonic() + seconds
+        is_over = (lambda: time.monotonic() >= deadline) if count is None else patience.is_over
+        while not is_over() and (count is None or len(found) < count):
+            self.sock.settimeout(max(0.01, min(0.5, deadline - time.monotonic())))
             try:
                 data, address = self.sock.recvfrom(65535)
             except (socket.timeout, BlockingIOError):
-                break
+                continue
             if address[2] == socket.PACKET_OUTGOING:
                 continue
             packet = Packet(data)
