@@ -16,8 +16,10 @@ MARGIN = 0.5
 
 
 def mapped(n, sub, server):
+    """The external endpoint; a time before the mapping was used, and a time after."""
+    before = time.monotonic()
     endpoint = external_of(sub, server, (SRV1, server.getsockname()[1]))
-    return endpoint, time.monotonic()
+    return endpoint, before, time.monotonic()
 
 
 def probe(server, sub, endpoint, seconds=0.4):
@@ -45,15 +47,16 @@ def a_quiet_mapping_lives_its_time_and_then_goes(n):
     with sockets(udp(n.sub1), udp(n.srv1)) as (sub, server):
 
         def alive_before():
-            endpoint, begun = mapped(n, sub, server)
-            time.sleep(SHORT_SECONDS * 0.6)
-            alive = probe(server, sub, endpoint)
-            quick = time.monotonic() - begun < SHORT_SECONDS
+            endpoint, begun, _ = mapped(n, sub, server)
+            time.sleep(SHORT_SECONDS * 0.5)
+            # A busy machine may deliver the datagram late: the NAT has the rest of the time to get it.
+            quick = time.monotonic() - begun < SHORT_SECONDS * 0.6
+            alive = probe(server, sub, endpoint, SHORT_SECONDS)
             expect(alive or not quick, "gone before its time")
-            return quick
+            return alive
 
         in_time(alive_before)
-        endpoint, _ = mapped(n, sub, server)
+        endpoint, _, _ = mapped(n, sub, server)
         time.sleep(SHORT_SECONDS + MARGIN)
         expect(not probe(server, sub, endpoint), "still there after its time")
 
@@ -64,13 +67,13 @@ def outbound_traffic_refreshes(n):
     with sockets(udp(n.sub1), udp(n.srv1)) as (sub, server):
 
         def attempt():
-            first, last = mapped(n, sub, server)
+            first, last, _ = mapped(n, sub, server)
             for _ in range(5):
                 time.sleep(SHORT_SECONDS * 0.5)
-                endpoint, now = mapped(n, sub, server)
-                if now - last >= SHORT_SECONDS:
+                endpoint, begun, ended = mapped(n, sub, server)
+                if ended - last >= SHORT_SECONDS:
                     return False
-                last = now
+                last = begun
                 expect_equal(endpoint, first, "external endpoint")
             return True
 
@@ -81,10 +84,12 @@ def outbound_traffic_refreshes(n):
 @shows("4787-REQ-6a", "S14")
 def inbound_traffic_does_not_refresh_by_default(n):
     with sockets(udp(n.sub1), udp(n.srv1)) as (sub, server):
-        endpoint, begun = mapped(n, sub, server)
+        endpoint, _, begun = mapped(n, sub, server)
         while time.monotonic() - begun < SHORT_SECONDS + MARGIN:
             server.sendto(b"refresh?", endpoint)
             time.sleep(0.2)
+        # A busy machine may deliver datagrams late that were forwarded in time.
+        time.sleep(MARGIN)
         while has_waiting_datagram(sub):
             pass
         expect(not probe(server, sub, endpoint), "inbound datagrams kept the mapping")
@@ -105,20 +110,24 @@ def has_waiting_datagram(sub):
 def unreachables_sent_by_the_subscriber_do_not_refresh(n):
     with sockets(udp(n.srv1)) as server:
         with sockets(udp(n.sub1)) as sub:
-            endpoint, begun = mapped(n, sub, server)
+            endpoint, _, begun = mapped(n, sub, server)
         server.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
         errors = 0
         while time.monotonic() - begun < SHORT_SECONDS + MARGIN:
             errors += bounced(server, endpoint)
             time.sleep(0.2)
         expect(errors > 0, "no error came for the closed port")
+        # A busy machine may deliver errors late that were sent in time.
+        while bounced(server, endpoint, sends=False):
+            pass
         expect_equal(bounced(server, endpoint), 0, "port unreachables after the time of the mapping")
 
 
-def bounced(server, endpoint):
-    """1 when a datagram to `endpoint` comes back as unreachable, else 0."""
+def bounced(server, endpoint, sends=True):
+    """1 if a datagram to `endpoint` comes back as unreachable, else 0. With `sends=False`: an earlier datagram."""
     try:
-        server.sendto(b"closed?", endpoint)
+        if sends:
+            server.sendto(b"closed?", endpoint)
         queued_icmp_error(server, 0.3)
     except Failure:
         return 0
@@ -134,7 +143,8 @@ def a_query_mapping_goes_after_its_time(n):
     def external_id(sub, sniffer):
         sub.sendto(struct.pack("!BBHHH", 8, 0, 0, 0, 1), (SRV1, 0))
         receive(sub, "echo reply")
-        packets = sniffer.packets(2, lambda p: p.protocol == 1 and p.destination == SRV1, 1)
+        # Errors of earlier tests may still come.
+        packets = sniffer.packets(5, lambda p: p.protocol == 1 and p.payload[0] == 8 and p.destination == SRV1, 1)
         return packets[0].source, struct.unpack("!H", packets[0].payload[4:6])[0]
 
     with sockets(echo_socket(n.sub1, 4711)) as sub, Sniffer(n.srv1) as sniffer:
@@ -154,7 +164,7 @@ def an_established_connection_outlives_the_opening_timer(n):
         sub.connect((SRV1, port))
         accepted, _ = server.accept()
         with sockets(accepted):
-            accepted.settimeout(5)
+            accepted.settimeout(20)
             time.sleep(SHORT_SECONDS * 2)
             accepted.sendall(b"after a pause")
             expect_equal(receive_stream(sub, 13), b"after a pause", "data")
