@@ -6,10 +6,13 @@ import http.client
 import json
 import re
 import socket
+import statistics
 import subprocess
 import threading
 import time
 from base64 import b64encode
+from datetime import datetime
+from datetime import timezone
 from pathlib import Path
 
 import setups
@@ -63,7 +66,7 @@ class Connection(http.client.HTTPConnection):
     """
 
     def __init__(self, n, source="127.0.0.1", unbounded=False):
-        super().__init__("127.0.0.1", API_PORT, timeout=20)
+        super().__init__("127.0.0.1", API_PORT, timeout=120)
         self.host_of_nat, self.source, self.unbounded = n.nat, source, unbounded
         # All of 127.0.0.0/8 is one client to the server.
         self.client = "127.0.0.0/8" if source.startswith("127.") else source
@@ -75,7 +78,7 @@ class Connection(http.client.HTTPConnection):
 
     def connect(self):
         with self.host_of_nat.entered():
-            self.sock = socket.create_connection(("127.0.0.1", API_PORT), timeout=20, source_address=(self.source, 0))
+            self.sock = socket.create_connection(("127.0.0.1", API_PORT), timeout=120, source_address=(self.source, 0))
 
 
 def ask(n, path, role="view", method="GET", body=None, headers=None):
@@ -99,19 +102,44 @@ def objects(n, path, role="view"):
 
 def new_mapping(n):
     """A port of sub1, and the mapping that a datagram from it has made."""
-    with sockets(udp(n.sub1)) as sock:
-        sock.sendto(b"x", (SRV1, 9))
-        source = sock.getsockname()[1]
-        mappings = objects(n, "/api/v1/mappings?limit=10000", "audit")
-        return source, next(one for one in mappings if one["internal"].endswith(f":{source}"))
+    (source,) = traffic(n, 1)
+    mappings = objects(n, "/api/v1/mappings?limit=10000", "audit")
+    return source, next(one for one in mappings if one["internal"].endswith(f":{source}"))
 
 
 def traffic(n, count):
-    """Mappings of sub1, from `count` ports."""
+    """Creates `count` mappings of sub1; returns their ports once the mappings exist."""
+
+    def is_refused(sock):
+        # The kernel of srv1 limits its ICMP errors.
+        if pending_error(sock, 0.5):
+            return True
+        with contextlib.suppress(OSError):
+            sock.send(b"x")
+        return False
+
     with contextlib.ExitStack() as stack:
-        for _ in range(count):
-            sock = stack.enter_context(sockets(udp(n.sub1)))
-            sock.sendto(b"x", (SRV1, 9))
+        socks = [stack.enter_context(sockets(udp(n.sub1))) for _ in range(count)]
+        for sock in socks:
+            sock.connect((SRV1, 9))
+            sock.send(b"x")
+        for sock in socks:
+            expect(process.wait_until(lambda: is_refused(sock), 20, 0), "no ICMP error from srv1")  # noqa: B023
+        return [sock.getsockname()[1] for sock in socks]
+
+
+def await_store(n):
+    """Waits until the log's store has all records up to now."""
+    at = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    last = {}
+
+    def is_complete():
+        _, out, err = n.dut.command("find", "203.0.113.1:9", "--at", at, "--json")
+        expect(out, f"natrix find: {err}")
+        last.update(json.loads(out.splitlines()[-1]))
+        return last["complete"]
+
+    expect(process.wait_until(is_complete, 30, 0.2), f"the records of {at} are not complete: {last}")
 
 
 @test("api")
@@ -580,8 +608,9 @@ def the_audit_log_says_what_came_of_a_lookup(n):
     source, mapping = new_mapping(n)
     address, port = mapping["external"].split(":")
     # The records of the mapping reach the store.
-    time.sleep(3)
-    then, before, later = "1 s ago", "2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z"
+    then = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    await_store(n)
+    before, later = "2020-01-01T00:00:00Z", "2020-01-02T00:00:00Z"
     exported = n.state.directory / "exported-results"
     inside = f"100.64.0.10:{source}"
 
@@ -605,7 +634,7 @@ def the_audit_log_says_what_came_of_a_lookup(n):
         (seen,) = results()
         expect(seen == wanted if not wanted.endswith(": ") else seen.startswith(wanted), f"natrix {words}: {seen!r}, wanted {wanted!r}")
     for path, wanted in [
-        (f"find?address={address}&port={port}&protocol=udp&at=1%20s%20ago", "found 1"),
+        (f"find?address={address}&port={port}&protocol=udp&at={then}", "found 1"),
         (f"find?address={address}&port={port}&protocol=udp&at={before}", "none; the records are not complete"),
         (f"find?address={address}&port={port}&vrf=nowhere", "refused: "),
         (f"mappings?external={address}&external_port={port}", "found 1"),
@@ -624,11 +653,13 @@ def the_audit_log_says_what_came_of_a_lookup(n):
     expect_equal(results(2), ["ended: none", f"ended: found {count}"], "records of an export of nothing")
     with sockets(udp(n.sub1)) as sock:
         tracing = n.nat.start("trace", [n.dut.binary, "trace", "--port", "9", "--count", "2", "--socket", n.dut.socket])
-        for _ in range(100):
+
+
+        def has_ended():
             sock.sendto(b"x", (SRV1, 9))
-            if not tracing.alive():
-                break
-            time.sleep(0.1)
+            return not tracing.alive()
+
+        expect(process.wait_until(has_ended, 20, 0.1), f"two packets are not traced: {tracing.log()}")
     expect_equal(results(2), ["ended: 2 packets", "ended: none"], "records of a trace")
     # Of a list that goes on, the last record has the number of all.
     traffic(n, 20)
@@ -648,10 +679,19 @@ def packets_are_traced_as_events(n):
         connection.request("GET", f"/api/v1/trace?port={port}&count=2", headers=login)
         answer = connection.getresponse()
         expect_equal(answer.headers["content-type"], "text/event-stream", "content type of a trace")
-        for _ in range(10):
-            sock.sendto(b"x", (SRV1, port))
-            time.sleep(0.1)
-        text = answer.read().decode()
+        stop = threading.Event()
+
+        def send():
+            while not stop.wait(0.1):
+                sock.sendto(b"x", (SRV1, port))
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        try:
+            text = answer.read().decode()
+        finally:
+            stop.set()
+            sender.join()
     expect_equal(text.count("event: trace"), 2, "events of a trace")
     expect("event: end" in text, "a trace has no end")
     record = json.loads(next(line for line in text.splitlines() if line.startswith("data: "))[6:])
@@ -759,6 +799,7 @@ def a_rule_for_one_subscriber_counts_it_only_for_audit(n):
 
 @test("api")
 def slow_clients_do_not_disturb_others(n):
+    before = [answer_seconds(n) for _ in range(5)]
     with contextlib.ExitStack() as stack:
         for _ in range(1000):
             with n.nat.entered():
@@ -767,15 +808,7 @@ def slow_clients_do_not_disturb_others(n):
             with contextlib.suppress(OSError):
                 slow.connect(("127.0.0.1", API_PORT))
                 slow.sendall(b"GET /api/v1/status HTTP/1.1\r\nHost: ")
-        took = []
-        for _ in range(5):
-            begun = time.monotonic()
-            status, _, _ = n.dut.command("show", "status", "--json")
-            took.append(time.monotonic() - begun)
-            expect_equal(status, 0, "show status beside a thousand slow clients")
-        print(f"# show status beside 1000 slow clients: {min(took):.2f} to {max(took):.2f} s", flush=True)
-        # The best of five: the machine may be busy with something else.
-        expect(min(took) < 1, f"show status took {took} s")
+        expect_as_quick([answer_seconds(n) for _ in range(5)], before, "a thousand slow clients")
         with sockets(udp(n.sub1), udp(n.srv1)) as (sock, server):
             sock.sendto(b"x", (SRV1, server.getsockname()[1]))
             receive(server, "a datagram beside a thousand slow clients")
@@ -827,6 +860,21 @@ def ten_wrong_logins_make_a_client_wait(n):
     expect_equal([ask(n, "/api/v1/status", role)[0] for role in everybody], [200] * 3, "right logins afterwards")
 
 
+def answer_seconds(n):
+    """How long one answer to the command line takes."""
+    begun = time.monotonic()
+    status, _, err = n.dut.command("show", "status", "--json")
+    expect_equal(status, 0, f"show status: {err}")
+    return time.monotonic() - begun
+
+
+def expect_as_quick(beside, quiet, what):
+    """The command line answers within a second, or, where the machine is too busy for that, about as soon as before."""
+    beside, before = statistics.median(beside), statistics.median(quiet)
+    print(f"# {what}: median answer to the command line {beside:.2f} s, without {before:.2f} s", flush=True)
+    expect(beside < max(1, 3 * before), f"{what}: the command line answers after {beside:.2f} s, without after {before:.2f} s")
+
+
 def _flood(n, seconds, statuses):
     deadline = time.monotonic() + seconds
     connection = Connection(n, unbounded=True)
@@ -839,11 +887,12 @@ def _flood(n, seconds, statuses):
 
 @test("api")
 def a_flood_of_requests_is_bounded(n):
-    statuses = []
+    statuses, begun = [], time.monotonic()
     threads = [threading.Thread(target=_flood, args=(n, 2, statuses)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
+    passed = time.monotonic() - begun
     admitted = sum(status != 429 for status in statuses)
-    expect(admitted <= 200 + 100 * 3, f"{admitted} of {len(statuses)} requests were admitted")
+    expect(admitted <= AT_ONCE + A_SECOND * passed, f"{admitted} of {len(statuses)} requests were admitted in {passed:.1f} s")

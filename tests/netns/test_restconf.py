@@ -118,7 +118,8 @@ def prefixes_that_pass_untranslated_are_those_of_the_rules(n):
 @test("api_quiet")
 @shows("8512-4")
 def mappings_and_statistics_are_those_of_the_command(n):
-    for _ in range(5):
+    patience = process.Patience(60)
+    while True:
         traffic(n, 10)
         time.sleep(1.2)
         before = n.dut.show("status")[0]
@@ -129,8 +130,7 @@ def mappings_and_statistics_are_those_of_the_command(n):
         pools, after = n.dut.show("pools"), n.dut.show("status")[0]
         if all(before[name] == after[name] for name in ("mappings", "packets_received", "held_ports")):
             break
-    else:
-        raise Failure("the instance is never still")
+        expect(not patience.is_over(), "the instance is never still")
     (instance,) = nat["ietf-nat:nat"]["instances"]["instance"]
     wanted = sorted(
         (PROTOCOL_NUMBERS[one["protocol"]], *one["internal"].split(":"), *one["external"].split(":")) for one in mappings

@@ -21,7 +21,9 @@ from test_api import PAUSE
 from test_api import ROLES
 from test_api import TOKENS
 from test_api import Connection
+from test_api import answer_seconds
 from test_api import ask
+from test_api import expect_as_quick
 from test_api import further_clients
 from test_api import traffic
 
@@ -184,21 +186,6 @@ def broken_http_is_refused(n):
     expect_equal(ask(n, "/api/v1/status")[0], 200, "status afterwards")
 
 
-def answer_seconds(n):
-    """How long one answer to the command line takes."""
-    begun = time.monotonic()
-    status, _, err = n.dut.command("show", "status", "--json")
-    expect_equal(status, 0, f"show status: {err}")
-    return time.monotonic() - begun
-
-
-def expect_as_quick(beside, quiet, what):
-    """The command line answers within a second, or, where the machine is too busy for that, about as soon as before."""
-    beside, before = statistics.median(beside), statistics.median(quiet)
-    print(f"# {what}: median answer to the command line {beside:.2f} s, without {before:.2f} s", flush=True)
-    expect(beside < max(1, 3 * before), f"{what}: the command line answers after {beside:.2f} s, without after {before:.2f} s")
-
-
 @test("security")
 def slow_attacks_change_nothing(n):
     pid = child_of(n)
@@ -226,7 +213,7 @@ def slow_attacks_change_nothing(n):
                 else:
                     raise Failure(f"no datagram of 3 comes beside slow {name}")
         expect_as_quick(beside, quiet, f"slow {name}")
-        attack.process.wait(60)
+        attack.process.wait(180)
         answered = process.wait_until(lambda: is_answered(n), 30, 0.5)
         expect(answered, f"the API does not answer after slow {name}")
     expect_equal(child_of(n), pid, "process of the API")
@@ -243,7 +230,7 @@ def slow_requests_end_and_connections_are_bounded(n):
         return sock
 
     with contextlib.ExitStack() as stack:
-        begun = time.monotonic()
+        begun, patience = time.monotonic(), process.Patience(19)
         host = f"Host: 127.0.0.1:{setups.API_PORT}\r\n"
         body = connect(stack)
         login = f"Authorization: Bearer {TOKENS['operate']}\r\n"
@@ -265,7 +252,7 @@ def slow_requests_end_and_connections_are_bounded(n):
                 rest = receive_stream(sock, 4096)
                 expect(b" 200 " not in rest, f"half of the headers: {rest[:100]!r}")
         took = time.monotonic() - begun
-        expect(9 < took < 19, f"slow requests ended after {took:.1f} s")
+        expect(9 < took and not patience.is_over(), f"slow requests ended after {took:.1f} s")
     expect(process.wait_until(lambda: is_answered(n), 10, 0.3), "the API does not answer afterwards")
 
 
@@ -280,7 +267,7 @@ def slow_connection(n, source):
     """A connection that does not finish its headers; None if the server has closed it by then."""
     with n.nat.entered():
         slow = socket.socket()
-    slow.settimeout(2)
+    slow.settimeout(5)
     slow.bind((source, 0))
     try:
         slow.connect(("127.0.0.1", setups.API_PORT))
@@ -319,7 +306,7 @@ def connections_without_login_block_no_user(n):
 
         first = hold(sources[place % 4] for place in range(CONNECTIONS_MAX))
         begun = time.monotonic()
-        expect(process.wait_until(lambda: sum(map(is_open, first)) == CONNECTIONS_MAX, 3, 0.1), f"{sum(map(is_open, first))} are open")
+        expect(process.wait_until(lambda: sum(map(is_open, first)) == CONNECTIONS_MAX, 5, 0.1), f"{sum(map(is_open, first))} are open")
         kept = stack.enter_context(contextlib.closing(Connection(n, operator)))
         for number in range(5):
             # It must not connect again.

@@ -274,7 +274,7 @@ def get_next_and_bulk_find_the_same_objects(n):
     traffic(n, 5)
     volatile = {(*INSTANCE, 9, 1)}
     same = lambda found: {oid: value for oid, value in found.items() if oid not in volatile}  # noqa: E731
-    for _ in range(5):
+    for _ in range(15):
         quiet(n)
         by_bulk = walk(n, MIB)
         by_next = walk(n, MIB, "snmpwalk")
