@@ -28,6 +28,7 @@ from netlab import process
 from netlab.process import wait_until
 from netlab.topology import SRV1
 from test_api import ask
+from test_api import await_store
 from test_first_steps import sample
 from test_many_sessions import station_of_nat
 from test_security import child_of
@@ -251,10 +252,12 @@ def screen_of_top(n, lines=60, columns=160):
     top = subprocess.Popen([str(word) for word in n.nat.argv(["env", "TERM=xterm", n.dut.binary, "top", "--socket", n.dut.socket])],
                            stdin=follower, stdout=follower, stderr=follower, start_new_session=True, preexec_fn=process.die_with_parent)  # fmt: skip
     os.close(follower)
-    shown, until = b"", time.monotonic() + 4
-    while time.monotonic() < until:
+    # The seconds count from the first output: a busy machine starts natrix top late.
+    shown, patience, until = b"", process.Patience(20), None
+    while time.monotonic() < until if until else not patience.is_over():
         if select.select([leader], [], [], 0.1)[0]:
             shown += os.read(leader, 65536)
+            until = until or time.monotonic() + 4
     top.terminate()
     top.wait(10)
     os.close(leader)
@@ -333,8 +336,7 @@ def a_search_of_the_past_has_words_and_its_limits(n):
         address, port = external_of(sub, server, remote)
         inside = sub.getsockname()[1]
         then = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        # Until the records of that time are written.
-        time.sleep(3)
+        await_store(n)
         seen = see(n, "past", external=f"{address}:{port}", at=then, long_before="2020-01-02T03:04:05Z")
     holder, vrf, external, internal, answer = seen["then"]["rows"][0]
     expect_equal((holder, vrf, external, internal), ("100.64.0.10", "default", f"udp {address}:{port}", f"100.64.0.10:{inside}"), "the row")
@@ -453,9 +455,11 @@ def the_page_explains_the_packet_of_the_vrf_that_was_found(n):
     expect('VRF "nonesuch": does not exist; use one of: default, ' in outcome["alert"], f"an unknown VRF: {outcome['alert']!r}")
 
 
-@test("page")
-def rates_are_those_of_the_daemon_everywhere(n):
+def rates_at_once(n):
+    """The rates on the page and in natrix top; the rates that the command and the API returned meanwhile; whether both
+    missed a second of the daemon; the screen of natrix top."""
     stop, by_command, by_api = threading.Event(), set(), set()
+    times = {id(by_command): [], id(by_api): []}
 
     def send(sock):
         # Some change from second to second.
@@ -465,7 +469,9 @@ def rates_are_those_of_the_daemon_everywhere(n):
     # A busy machine is late for one of them, and must not miss the seconds of the other.
     def watch(rates, status):
         while not stop.wait(0.2):
+            begun = time.monotonic()
             rates.add(status()["packets_per_second"])
+            times[id(rates)].append((begun, time.monotonic()))
 
     with sockets(udp(n.sub1)) as sock:
         watched = [(by_command, lambda: n.dut.show("status")[0]), (by_api, lambda: ask(n, "/api/v1/status")[2])]
@@ -479,9 +485,23 @@ def rates_are_those_of_the_daemon_everywhere(n):
             stop.set()
             for thread in threads:
                 thread.join(30)
+
+    def is_late(asked):
+        return len(asked) < 2 or any(ended - begun >= 1 for (begun, _), (_, ended) in zip(asked, asked[1:]))
+
     # Each shows the rate of one of these seconds, whenever it asked.
     shown = re.search(r"Forwarded packets\D*?([\d,.]+)/s", top)
     rates = {"page": int(page["figures"]["packets a second"].replace(",", "")), "top": shown and int(shown[1].replace(",", ""))}
+    return rates, by_command, by_api, all(map(is_late, times.values())), top
+
+
+@test("page")
+def rates_are_those_of_the_daemon_everywhere(n):
+    for _ in range(10):
+        rates, by_command, by_api, is_late, top = rates_at_once(n)
+        # The rate of a second that both missed is unknown: measure again.
+        if not is_late or set(rates.values()) <= by_command | by_api:
+            break
     for what, rate in rates.items():
         expect(rate in by_command | by_api and rate > 0, f"{what} shows {rate}, the daemon had {sorted(by_command | by_api)}:\n{top}")
     expect((by_command & by_api) - {0}, f"command {by_command}, API {by_api}")
