@@ -22,6 +22,7 @@ from setups import CERTIFICATES
 from setups import COLLECTORS
 from setups import COLLECTOR_STORE
 from setups import TOOLS
+from test_api import await_store
 
 IN_BLOCKS = "100.64.0.65"
 MAPPINGS = 40
@@ -140,6 +141,46 @@ def held_by_store(n, mapping):
     expect_equal(seen, [(subscriber, internal_port)], f"natrix find {external}:{port}")
 
 
+def await_templates(n, *names):
+    """Waits until the templates have been sent again: collectors that started late need them."""
+    with Sniffer(n.nat, "lo") as sniffer:
+        for name in names:
+
+            def has_templates(packet):
+                # A message has a header of 16 bytes; a set of templates has the identifier 2.
+                return has_ports(packet, 17, destination=COLLECTORS[name]) and packet.payload[24:26] == b"\0\2"  # noqa: B023
+
+            for _ in range(2):
+                expect(sniffer.packets(20, has_templates, 1), f"no templates come to {name}")
+                time.sleep(TEMPLATES_SECONDS / 2)
+
+
+def rows_of_nfdump(n, flows):
+    status, out, err = n.nat.run(["nfdump", "-R", flows, "-o", "json"])
+    expect_equal(status, 0, f"nfdump: {err}")
+    return json.loads(out)
+
+
+def mapped_by_nfdump(n, flows):
+    """Mappings in the complete files of nfcapd."""
+    # There may be no file yet.
+    with contextlib.suppress(Failure, ValueError):
+        created = [row for row in rows_of_nfdump(n, flows) if row["nat_event_id"] == "8"]
+        return {(row["src4_addr"], int(row["src_port"]), row["src4_xlt_ip"], int(row["src_xlt_port"])) for row in created}
+    return set()
+
+
+def rows_of_nfacctd(printed):
+    """The complete lines of nfacctd."""
+    text = printed.read_text() if printed.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def mapped_by_nfacctd(printed):
+    created = [row for row in rows_of_nfacctd(printed) if row["nat_event"] == 8]
+    return {(row["ip_src"], row["port_src"], row["post_nat_ip_src"], row["post_nat_port_src"]) for row in created}
+
+
 def folder_of(n, name):
     folder = Path(n.state.directory) / name
     folder.mkdir(mode=0o777, exist_ok=True)
@@ -174,8 +215,7 @@ def tshark_nfcapd_and_nfacctd_read_ipfix(n):
         expect_listening(n, running[0], COLLECTORS["nfcapd"])
         expect_listening(n, running[1], COLLECTORS["nfacctd"])
         expect_soon(lambda: capture.exists() and capture.stat().st_size, "tshark does not begin to capture")
-        # A collector that began late learns the templates when they are sent again.
-        time.sleep(2 + TEMPLATES_SECONDS)
+        await_templates(n, "nfcapd", "nfacctd")
         with sockets(udp(n.srv1)) as server:
             opened, held = open_mappings(n, server)
             external, port = lease(n, server)
@@ -183,32 +223,22 @@ def tshark_nfcapd_and_nfacctd_read_ipfix(n):
                 sock.close()
         expect_soon(lambda: sink(n, "nfcapd")["lag_us"] == 0, "the sink does not catch up")
         # Both write their files each two seconds.
-        time.sleep(5)
+        lacks = lambda: (opened - mapped_by_nfdump(n, flows), opened - mapped_by_nfacctd(printed))  # noqa: E731
+        expect_soon(lambda: not any(lacks()), "mappings are missing")
+        time.sleep(2)
     finally:
         for daemon in running:
-            daemon.end()
+            daemon.end(30)
 
     reports = re.findall(r"Sequence Errors: (\d+), Bad Packets: (\d+)", running[0].log())
     expect(len(reports) > 1, f"nfcapd reports nothing:\n{running[0].log()}")
     expect(all(report == ("0", "0") for report in reports), f"nfcapd counts errors: {reports}")
-    status, out, err = n.nat.run(["nfdump", "-R", flows, "-o", "json"])
-    expect_equal(status, 0, f"nfdump: {err}")
-    rows = json.loads(out)
-    bindings = {(row["src4_addr"], row["src4_xlt_ip"]) for row in rows if row["nat_event_id"] == "14"}
+    bindings = {(row["src4_addr"], row["src4_xlt_ip"]) for row in rows_of_nfdump(n, flows) if row["nat_event_id"] == "14"}
     expect((SUBSCRIBERS["sub1"], next(iter(opened))[2]) in bindings, f"nfdump: no binding of sub1 among {bindings}")
-    mapped = {
-        (row["src4_addr"], int(row["src_port"]), row["src4_xlt_ip"], int(row["src_xlt_port"]))
-        for row in rows
-        if row["nat_event_id"] == "8"
-    }
-    expect_equal(opened - mapped, set(), "nfdump: mappings that are missing")
+    expect_equal(opened - mapped_by_nfdump(n, flows), set(), "nfdump: mappings that are missing")
 
-    rows = [json.loads(line) for line in printed.read_text().splitlines()]
-    mapped = {
-        (row["ip_src"], row["port_src"], row["post_nat_ip_src"], row["post_nat_port_src"])
-        for row in rows
-        if row["nat_event"] == 8
-    }
+    rows = rows_of_nfacctd(printed)
+    mapped = mapped_by_nfacctd(printed)
     expect_equal(opened - mapped, set(), "nfacctd: mappings that are missing")
     for one in sorted(opened & mapped)[:3]:
         held_by_store(n, one)
@@ -250,8 +280,7 @@ def no_port_has_two_open_holders_after_a_stop_and_a_kill(n):
 
     try:
         expect_listening(n, daemon, COLLECTORS["nfcapd"])
-        # A collector that began late learns the templates when they are sent again.
-        time.sleep(2 + TEMPLATES_SECONDS)
+        await_templates(n, "nfcapd")
         run(n.sub1, "sub1")
         expect_equal(n.dut.stop(), None, "the first stop")
         n.dut.restart()
@@ -268,13 +297,11 @@ def no_port_has_two_open_holders_after_a_stop_and_a_kill(n):
         before = len(reports())
         expect_soon(lambda: len(reports()) > before + 2, f"nfcapd reports nothing:\n{daemon.log()}")
     finally:
-        daemon.end()
+        daemon.end(30)
         if not n.dut.alive():
             n.dut.restart()
 
-    status, out, err = n.nat.run(["nfdump", "-R", flows, "-o", "json"])
-    expect_equal(status, 0, f"nfdump: {err}")
-    rows = json.loads(out)
+    rows = rows_of_nfdump(n, flows)
 
     def all_of(event):
         of = [row for row in rows if row["nat_event_id"] == event]
@@ -688,6 +715,7 @@ def daily_exports_are_as_sure_as_find_after_a_kill(n):
         n.dut.restart()
         test_log.await_forwarding(n, server)
         time.sleep(2.5)
+    await_store(n)
     files.append(export("after", begin))
     end = now() - 1_500_000
     dice = random.Random(17)
