@@ -71,7 +71,7 @@ def used_route(n, prefix):
 
 def reaches(n, port):
     """True if a subscriber can open a connection to srv1."""
-    sock = tcp(n.sub1, timeout=1.0)
+    sock = tcp(n.sub1, timeout=5.0)
     with sockets(sock), contextlib.suppress(OSError):
         sock.connect((SRV1, port))
         return True
@@ -86,7 +86,6 @@ def the_kernel_has_a_socket_at_the_address_of_a_port(n):
         client = tcp(host)
         with sockets(server, client):
             client.connect((address, port))
-            server.settimeout(5)
             accepted, _ = server.accept()
             with sockets(accepted):
                 client.sendall(b"up")
@@ -119,7 +118,6 @@ def a_connection_of_the_kernel_moves_much_data(n):
     with sockets(server, client):
         before = counted()
         client.connect((NAT_OUTSIDE, port))
-        server.settimeout(5)
         accepted, _ = server.accept()
         accepted.settimeout(60)
         with sockets(accepted):
@@ -237,11 +235,11 @@ def subscribers_need_no_static_route(n):
             return {route["source"] for route in n.dut.show("routes", "--all") if route["prefix"] == prefix and route["used"]}
 
         expect(wait_until(lambda: used() == {"kernel", "excluded"}, 10, 0.1), f"the route of the kernel: {used()}")
-        with sockets(udp(n.srv1, port, SRV1, timeout=5), udp(n.sub1, 0, subscriber, timeout=5)) as (server, client):
+        with sockets(udp(n.srv1, port, SRV1), udp(n.sub1, 0, subscriber)) as (server, client):
             client.sendto(b"question", (SRV1, port))
-            _, external = server.recvfrom(100)
+            _, external = receive(server, "question")
             server.sendto(b"answer", external)
-            expect_equal(client.recv(100), b"answer", "an answer by the learned route")
+            expect_equal(receive(client, "answer")[0], b"answer", "an answer by the learned route")
             n.nat.ip("route", "del", prefix, "proto", OWN)
             expect(wait_until(lambda: used() == {"excluded"}, 10, 0.1), f"without the route: {used()}")
             verdict, _ = explained(n, "udp", f"{SRV1}:{port}", f"{external[0]}:{external[1]}", "--inbound")
@@ -309,7 +307,7 @@ def bgp(address, number, peer, peer_number, more, of_peer=()):
     neighbour = "".join(f" neighbor {peer} {line}\n" for line in of_peer)
     return (
         f"router bgp {number}\n bgp router-id {address}\n no bgp ebgp-requires-policy\n"
-        f" neighbor {peer} remote-as {peer_number}\n neighbor {peer} timers 1 3\n neighbor {peer} timers connect 1\n"
+        f" neighbor {peer} remote-as {peer_number}\n neighbor {peer} timers 1 20\n neighbor {peer} timers connect 1\n"
         f"{neighbour} address-family ipv4 unicast\n  {more}\n exit-address-family\n"
     )
 
@@ -427,7 +425,8 @@ def keeps_all_over_a_restart(n, near, core, learned, restart, kept=(LEARNED,)):
             core.configure("router bgp 64501", "address-family ipv4 unicast", f"no network {WITHDRAWN}")
             time.sleep(1)
             expect(used_route(n, LEARNED), "the route stays")
-            expect(pool in core.bgp_routes() and not is_fresh(), f"the neighbour keeps the pool: {core.bgp_routes()}")
+            expect(wait_until(lambda: not is_fresh(), 10, 0.1), f"the neighbour notices: {core.ask('bgp ipv4 unicast')}")
+            expect(pool in core.bgp_routes(), f"the neighbour keeps the pool: {core.bgp_routes()}")
             restart()
             expect(wait_until(near.is_established, 60, 0.1), "BGP is Established again")
             expect(wait_until(lambda: is_fresh() and learned(), 60, 0.2), f"all are heard again: {core.ask('bgp ipv4 unicast')}")
@@ -444,7 +443,7 @@ def keeps_all_over_a_restart(n, near, core, learned, restart, kept=(LEARNED,)):
 def core_that_waits(n):
     """The core router, which learns of a restart by the connection and not by its timers."""
     learned = f"network {LEARNED}\n  network {WITHDRAWN}"
-    text = bgp(CORE, 64501, NAT_OUTSIDE, 64500, learned).replace("timers 1 3", "timers 20 60")
+    text = bgp(CORE, 64501, NAT_OUTSIDE, 64500, learned).replace("timers 1 20", "timers 20 60")
     return Router(n.core, CORE, {"bgpd": text.replace(" neighbor", " no bgp network import-check\n neighbor", 1)})
 
 
@@ -525,7 +524,7 @@ def a_restart_keeps_the_device_and_the_session(n):
 
     def side(address, number, peer, peer_number, more):
         # Longer than a restart takes.
-        return {"bgpd": bgp(address, number, peer, peer_number, more).replace("timers 1 3", "timers 20 60")}
+        return {"bgpd": bgp(address, number, peer, peer_number, more).replace("timers 1 20", "timers 20 60")}
 
     def sessions():
         return [peer["connectionsEstablished"] for peer in near.ask("bgp ipv4 unicast summary")["peers"].values()]
@@ -672,7 +671,7 @@ def systemd_keeps_the_devices_over_a_restart(n):
         n.dut.restart()
 
 
-def ospf_pair(n, dead=4):
+def ospf_pair(n, dead=20):
     """Natrix's side, of the recipe for the outside, and the core router. `dead`: seconds without a hello."""
     of_core = (
         f"interface nat\n ip ospf network point-to-point\n ip ospf hello-interval 1\n ip ospf dead-interval {dead}\n"
@@ -714,9 +713,8 @@ def a_drain_withdraws_the_pool_and_flows_go_on(n):
     server, client = listener(n.srv1, port, SRV1), tcp(n.sub1)
     with routers(near, core), sockets(server, client):
         client.connect((SRV1, port))
-        server.settimeout(5)
         accepted, _ = server.accept()
-        accepted.settimeout(5)
+        accepted.settimeout(20)
 
         def flows(what):
             client.sendall(b"there")
@@ -871,7 +869,7 @@ def a_port_of_packet_sockets_is_not_heard_twice(n):
         port = fresh_port()
         with sockets(udp(n.srv1, port, SRV1), udp(n.sub1, 0, SUBSCRIBERS["sub1"])) as (server, client):
             client.sendto(b"once", (SRV1, port))
-            _, (address, _) = server.recvfrom(100)
+            _, (address, _) = receive(server, "datagram")
             expect(address in POOL, f"translated: {address}")
         expect_equal(leaks(), before, "packets with an inside source at the core router")
     finally:
@@ -1134,9 +1132,9 @@ def a_changed_object_changes_only_the_routes_that_name_it(n):
         expect(wait_until(lambda: all(f"via {router}" in via(prefix) for prefix in (prefixes[-1], prefixes[0])), 9, 0), "followed")
         took = time.monotonic() - begun
         seen = (counter("routes_compared"), counter("routes_lost"))
-        # On a busy machine the next one of every 10 s may have come before it was counted.
-        due = 1 if seen[0] > compared and time.monotonic() - since > 9 else 0
-        expect_equal(seen, (compared + due, changes), "comparisons and losses")
+        # On a busy machine, comparisons of every 10 s may run before the counters are read.
+        due = int((time.monotonic() - since) // 9)
+        expect(seen[0] - compared <= due and seen[1] == changes, f"comparisons and losses: {seen}, from {(compared, changes)}, {due} due")
         print(f"# {len(prefixes)} routes have another router after {took:.2f} s", flush=True)
         return took
 
@@ -1481,12 +1479,20 @@ def each_subscriber_keeps_to_one_of_several_next_hops(n):
                 for number, address in enumerate(subscribers):
                     with sockets(udp(n.sub2, address=address)) as sock:
                         sock.sendto(b"hop" + bytes([number]), (target, 9))
-                with contextlib.suppress(socket.timeout):
-                    while True:
-                        frame = seen.recv(2048)
-                        mark = frame.find(b"hop", 42)
-                        if mark > 0:
-                            stations.setdefault(frame[mark + 3], set()).add(frame[:6].hex(":"))
+                left = len(subscribers)
+
+                def all_seen():
+                    nonlocal left
+                    with contextlib.suppress(socket.timeout):
+                        while left:  # noqa: B023
+                            frame = seen.recv(2048)
+                            mark = frame.find(b"hop", 42)
+                            if mark > 0:
+                                left -= 1
+                                stations.setdefault(frame[mark + 3], set()).add(frame[:6].hex(":"))
+                    return not left
+
+                wait_until(all_seen, 2, 0)
         expect_equal(len(stations), len(subscribers), "subscribers whose packets came")
         expect(all(len(one) == 1 for one in stations.values()), f"each subscriber keeps to one: {stations}")
         used = {station for one in stations.values() for station in one}

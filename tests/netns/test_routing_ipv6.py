@@ -120,14 +120,14 @@ def running(n, mark, table=None, aftr=AFTR):
 def ospf6(device, address, *more):
     return (
         f"interface {device}\n ipv6 ospf6 area 0\n ipv6 ospf6 network point-to-point\n ipv6 ospf6 hello-interval 1\n"
-        f" ipv6 ospf6 dead-interval 4\ninterface lo\n ipv6 ospf6 area 0\nrouter ospf6\n ospf6 router-id {address}\n"
+        f" ipv6 ospf6 dead-interval 20\ninterface lo\n ipv6 ospf6 area 0\nrouter ospf6\n ospf6 router-id {address}\n"
         + "".join(f" {line}\n" for line in more)
     )
 
 
 def answered(hosts):
     """True if the host inside has an answer of the server by NAT64."""
-    words = ["ping", "-6", "-n", "-c", "2", "-i", "0.2", "-W", "2", "-I", HOST, SERVER6]
+    words = ["ping", "-6", "-n", "-c", "2", "-i", "0.2", "-W", "5", "-I", HOST, SERVER6]
     return hosts.lan.run(words)[0] == 0
 
 
@@ -140,7 +140,9 @@ def learned(hosts):
 @test("routing_own")
 def ospf_of_frr_leads_ipv6_hosts_to_nat64_and_back(n):
     with running(n, "ospf") as (hosts, instance):
-        near = Router(hosts.nat, PORT, recipe("ospf6"))
+        # Programs on a busy machine miss more hellos than the recipe allows.
+        of_near = {name: text.replace("dead-interval 4\n", "dead-interval 20\n") for name, text in recipe("ospf6").items()}
+        near = Router(hosts.nat, PORT, of_near)
         inner = Router(hosts.lan, "10.0.0.2", {"ospf6d": ospf6("eth0", "10.0.0.2")})
         with routers(near, inner):
             expect(wait_until(lambda: instance.used(HOSTS), 40, 0.2), f"{HOSTS}: {instance.show('routes', '--all')}")
@@ -398,10 +400,11 @@ def softwires_stop_while_the_kernel_finds_their_end_twice(n):
             with hosts.lan.entered():
                 sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
                 sock.bind(("eth0", 0))
-            with sockets(sock):
+            with sockets(sock), Sniffer(hosts.wan) as outside:
                 sock.send(softwire_frame(inside()["mac"], HOST, PORT6))
-            time.sleep(0.5)
-            return "dropped" if dropped() > before else "taken"
+                has_left = lambda: outside.packets(0.1, lambda packet: has_ports(packet, 17, destination=53), 1)  # noqa: E731
+                came = wait_until(lambda: (dropped() > before and "dropped") or (has_left() and "taken"), 10, 0)
+            return came or "lost"
 
         expect(wait_until(usable, 15, 0.2), f"before: {inside()}")
         expect_equal(outcome(), "taken", "a softwire packet while the address is in use")

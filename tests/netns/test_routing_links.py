@@ -40,17 +40,28 @@ kernel = "nx-outside2"
 
 def answered(n):
     """Of forty subscribers: how many get an answer of srv1."""
-    count = 0
     with contextlib.ExitStack() as opened:
-        server = opened.enter_context(udp(n.srv1, address=SRV1, timeout=0.5))
-        for last in range(20, 60):
-            subscriber = opened.enter_context(udp(n.sub2, address=f"100.64.0.{last}", timeout=0.5))
-            subscriber.sendto(b"anybody?", server.getsockname())
+        server = opened.enter_context(udp(n.srv1, address=SRV1, timeout=0.1))
+        waiting = {opened.enter_context(udp(n.sub2, address=f"100.64.0.{last}", timeout=0)) for last in range(20, 60)}
+        for subscriber in waiting:
             with contextlib.suppress(OSError):
-                data, external = server.recvfrom(100)
-                server.sendto(data, external)
-                count += subscriber.recv(100) == b"anybody?"
-    return count
+                subscriber.sendto(b"anybody?", server.getsockname())
+
+        def has_answer(subscriber):
+            with contextlib.suppress(OSError):
+                return subscriber.recv(100) == b"anybody?"
+            return False
+
+        def all_answered():
+            with contextlib.suppress(OSError):
+                while True:
+                    data, external = server.recvfrom(100)
+                    server.sendto(data, external)
+            waiting.difference_update([subscriber for subscriber in waiting if has_answer(subscriber)])
+            return not waiting
+
+        wait_until(all_answered, 2, 0)
+        return 40 - len(waiting)
 
 
 @test("routing_links")
@@ -258,9 +269,9 @@ def a_port_of_packet_sockets_that_others_use_is_left_alone(n):
         def wait_for(is_closed, line):
             chain = lambda: "-outside" in hosts.nat.run(["nft", "list", "tables"])[1]  # noqa: E731
             expect(wait_until(lambda: chain() == is_closed, 10, 0.1), f"closed, {is_closed}: {instance.daemon.log()[-2000:]}")
-            expect(line in instance.daemon.log(), f"{line}: {instance.daemon.log()[-2000:]}")
+            expect(wait_until(lambda: line in instance.daemon.log(), 10, 0.1), f"{line}: {instance.daemon.log()[-2000:]}")
             says = "the kernel does not receive by outside now" if is_closed else "the kernel answers what Natrix answers, too"
-            expect(says in doctor(), f"closed, {is_closed}: {doctor()}")
+            expect(wait_until(lambda: says in doctor(), 10, 0.1), f"closed, {is_closed}: {doctor()}")
 
         closed = "port outside: the kernel itself receives nothing by outside while Natrix runs"
         wait_for(True, closed)
@@ -280,7 +291,7 @@ def a_port_of_packet_sockets_that_others_use_is_left_alone(n):
             expect_equal(instance.stop(), None, "end of the instance")
             begin_again(hosts, instance)
             wait_for(False, f"port outside: outside {words}, so the kernel also receives")
-            expect(reaches(address), f"{address} answers after a restart")
+            expect(wait_until(lambda: reaches(address), 10, 0.1), f"{address} answers after a restart")  # noqa: B023
             count = instance.daemon.log().count(closed)
             hosts.nat.ip(*remove)
             wait_for(True, closed)

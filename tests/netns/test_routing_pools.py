@@ -6,10 +6,10 @@ import json
 import os
 import socket
 import struct
-import subprocess
 import time
 
 from kit import *
+from netlab.process import Patience
 from netlab.process import wait_until
 from netlab.topology import CORE
 from netlab.topology import NAT_INSIDE
@@ -86,7 +86,7 @@ def a_removed_pool_is_announced_while_its_flows_drain(n):
         expect_equal(reload()[0], 0, "reload with the pool")
         with sockets(udp(n.srv1, address=SRV1), udp(n.sub2, address=LATE_SUBSCRIBER)) as (server, client):
             client.sendto(b"?", server.getsockname())
-            external = server.recvfrom(9)[1]
+            external = receive(server, "a datagram")[1]
             expect(wait_until(lambda: LATE_PREFIX in announced(n), 10, 0.1), f"announced: {announced(n)}")
             n.dut.configuration.write_text(before + DRAIN)
             expect_equal(reload()[0], 0, "reload without the pool")
@@ -94,7 +94,7 @@ def a_removed_pool_is_announced_while_its_flows_drain(n):
             # Routes are announced by the address: only that of the flow is left of the pool.
             expect(f"{external[0]}" in announced(n), f"announced while the flow drains: {announced(n)}")
             server.sendto(b"!", external)
-            expect_equal(client.recv(9), b"!", "an answer to the flow")
+            expect_equal(receive(client, "an answer to the flow")[0], b"!", "an answer to the flow")
             gone = lambda: external[0] not in announced(n)  # noqa: E731
             expect(wait_until(gone, 40, 0.2), f"withdrawn when the time is over: {announced(n)}")
         n.dut.configuration.write_text(before)
@@ -108,21 +108,28 @@ def a_pool_that_grows_is_announced_before_the_old_prefix_goes(n):
         expect_equal(reload()[0], 0, "reload with the pool")
         try:
             expect(wait_until(lambda: LATE_PREFIX in announced(n), 10, 0.1), f"announced: {announced(n)}")
-            with n.nat.entered():
-                monitor = subprocess.Popen(["stdbuf", "-oL", "ip", "monitor", "route"], stdout=subprocess.PIPE, text=True)
-            with monitor:
-                try:
-                    time.sleep(0.5)
-                    n.dut.configuration.write_text(before + LATE.replace("203.0.113.60/30", "203.0.113.56/29"))
-                    expect_equal(reload()[0], 0, "reload with the larger pool")
-                    expect(wait_until(lambda: LATE_PREFIX not in announced(n), 10, 0.1), f"announced: {announced(n)}")
-                    time.sleep(0.5)
-                finally:
-                    monitor.terminate()
-                lines = [line.strip() for line in monitor.stdout if "203.0.113." in line]
-            come = [number for number, line in enumerate(lines) if line.startswith("blackhole 203.0.113.56/29")]
-            gone = [number for number, line in enumerate(lines) if line.startswith(f"Deleted blackhole {LATE_PREFIX}")]
-            expect(come and gone and come[0] < gone[0], f"what the kernel reports: {lines}")
+            monitor = n.nat.start("monitor", ["stdbuf", "-oL", "ip", "monitor", "route"])
+
+            def places(start):
+                """The lines of the monitor that begin so, by their numbers."""
+                return [number for number, line in enumerate(monitor.log().splitlines()) if line.strip().startswith(start)]
+
+            def watches():
+                """Whether it sees what changes."""
+                for verb in ("add", "del"):
+                    n.nat.ip("route", verb, "192.0.2.99/32", "dev", "lo")
+                return places("Deleted 192.0.2.99")
+
+            try:
+                expect(wait_until(watches, 10, 0.1), f"a monitor: {monitor.log()}")
+                n.dut.configuration.write_text(before + LATE.replace("203.0.113.60/30", "203.0.113.56/29"))
+                expect_equal(reload()[0], 0, "reload with the larger pool")
+                expect(wait_until(lambda: LATE_PREFIX not in announced(n), 10, 0.1), f"announced: {announced(n)}")
+                gone = wait_until(lambda: places(f"Deleted blackhole {LATE_PREFIX}"), 10, 0.1)
+            finally:
+                monitor.end()
+            come = places("blackhole 203.0.113.56/29")
+            expect(come and gone and come[0] < gone[0], f"what the kernel reports: {monitor.log()}")
         finally:
             n.dut.configuration.write_text(before)
             expect_equal(reload()[0], 0, "reload as before")
@@ -158,13 +165,13 @@ def questions_are_answered_while_a_worker_is_stuck(n):
                 (("drain", "--wait", "3"), 1, "already drained; pools: not announced"),
                 (("drain", "--undo"), 0, "drain undone; pools: not announced, a worker does not answer"),
             ):
-                begun = time.monotonic()
+                begun, patience = time.monotonic(), Patience(6)
                 status, out, error = n.dut.command(*words)
                 took = time.monotonic() - begun
                 is_drain = words[0] == "drain"
                 expect(status == wanted and "worker 0" in (out if is_drain else error), f"{words}: {status} {out} {error}")
                 expect(known in out and (not is_drain or unknown in out), f"{words}: {out}")
-                expect(took < 6, f"{words}: an answer after {took:.1f} s")
+                expect(not patience.is_over(), f"{words}: an answer after {took:.1f} s")
                 print(f"# {' '.join(words)}: {took:.2f} s: {out.strip()} {error.strip()}", flush=True)
             drained = json.loads(n.dut.command("drain", "--undo", "--json")[1])
             expect_equal((drained["sessions"], drained["changed"]), (None, False), "in JSON")
@@ -195,7 +202,7 @@ def answers_arp(host, device, sender, target):
 
 @test("kernel_routes")
 def a_device_answers_arp_for_its_own_addresses_only(n):
-    expect(answers_arp(n.core, "nat", CORE, NAT_OUTSIDE), "its own address")
+    expect(wait_until(lambda: answers_arp(n.core, "nat", CORE, NAT_OUTSIDE), 5), "its own address")
     expect(not answers_arp(n.core, "nat", CORE, NAT_INSIDE), "the address inside, which may be of another VRF")
 
 
@@ -203,7 +210,7 @@ def a_device_answers_arp_for_its_own_addresses_only(n):
 def a_station_changed_by_hand_is_put_back(n):
     station = lambda: n.nat.ip("-o", "link", "show", "nx-outside").split("link/ether ")[1].split()[0]  # noqa: E731
     before = station()
-    with with_route(n), sockets(udp(n.srv1, address=SRV1, timeout=0.5), udp(n.sub1, timeout=0.5)) as (server, client):
+    with with_route(n), sockets(udp(n.srv1, address=SRV1), udp(n.sub1)) as (server, client):
         n.nat.ip("link", "set", "nx-outside", "address", "02:00:00:00:77:77")
         expect(wait_until(lambda: station() == before, 5, 0.05), f"put back: {station()}")
         expect("was given the address 02:00:00:00:77:77" in n.dut.daemon.log(), "a line of the log")
@@ -211,6 +218,6 @@ def a_station_changed_by_hand_is_put_back(n):
         n.core.ip("neigh", "flush", "all")
         for _ in range(10):
             client.sendto(b"?", server.getsockname())
-            data, external = server.recvfrom(9)
+            _, external = receive(server, "a datagram")
             server.sendto(b"!", external)
-            expect_equal(client.recv(9), b"!", "an answer to the flow")
+            expect_equal(receive(client, "an answer to the flow")[0], b"!", "an answer to the flow")

@@ -306,7 +306,7 @@ def a_restart_of_frr_with_ospf_inside_keeps_all_routes(n):
 def reached(server, client, address):
     """True if a host opens a connection to this address of another."""
     port = fresh_port()
-    listening, sock = listener(server, port, address), tcp(client, timeout=2.0)
+    listening, sock = listener(server, port, address), tcp(client)
     with sockets(listening, sock), contextlib.suppress(OSError):
         sock.connect((address, port))
         return True
@@ -351,7 +351,7 @@ def open_ports_of_the_machine_can_be_closed_by_device(n):
                 """From where a connection to SSH opens."""
                 found = set()
                 for host, address in ((hosts.access, INSIDE), (hosts.border, OUTSIDE)):
-                    with sockets(tcp(host, timeout=1.0)) as sock, contextlib.suppress(OSError):
+                    with sockets(tcp(host, timeout=5.0)) as sock, contextlib.suppress(OSError):
                         sock.connect((address, 22))
                         found.add(address)
                 return found
