@@ -70,7 +70,7 @@ def with_addresses(network):
 
 
 def ping(host, to, *more):
-    status, out, err = host.run(["ping", "-n", "-c", "3", "-i", "0.2", "-W", "2", *more, to])
+    status, out, err = host.run(["ping", "-n", "-c", "3", "-i", "0.2", "-W", "5", *more, to])
     return status, out + err
 
 
@@ -125,7 +125,7 @@ forward-zone:
 
 def dig(host, server, kind, name, *more):
     """What dig prints."""
-    return host.run(["dig", "+time=2", "+tries=2", *more, f"@{server}", kind, name])[1]
+    return host.run(["dig", "+time=5", "+tries=3", *more, f"@{server}", kind, name])[1]
 
 
 # By UDP in one datagram, whatever its size.

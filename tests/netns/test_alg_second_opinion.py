@@ -20,7 +20,7 @@ from setups import SETUPS
 
 INSIDE, NEIGHBOUR = SUBSCRIBERS["sub1"], SUBSCRIBERS["sub2"]
 # How long to wait for what should come, and for what should not.
-DUE_SECONDS, QUIET_SECONDS = 2, 0.3
+DUE_SECONDS, QUIET_SECONDS = 10, 0.3
 
 
 def commas(address, port):

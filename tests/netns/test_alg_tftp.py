@@ -26,7 +26,7 @@ def serve(n):
 
 def get(n, into, *options):
     into.unlink(missing_ok=True)
-    return n.sub1.run(["curl", "-sS", "-m", "10", *options, f"tftp://{SRV1}/firmware", "-o", into], timeout=30)
+    return n.sub1.run(["curl", "-sS", "-m", "30", *options, f"tftp://{SRV1}/firmware", "-o", into], timeout=60)
 
 
 @test("gateways")
@@ -36,9 +36,9 @@ def tftp_reads_and_writes_pass(n):
     status, _, err = get(n, into)
     expect(status == 0 and into.read_bytes() == FIRMWARE, f"curl: status {status} {err}")
     into.unlink()
-    _, out, err = n.sub1.run(["tftp", "-m", "binary", SRV1, "-c", "get", "firmware", into], timeout=20)
+    _, out, err = n.sub1.run(["tftp", "-m", "binary", SRV1, "-c", "get", "firmware", into], timeout=60)
     expect(into.exists() and into.read_bytes() == FIRMWARE, f"tftp-hpa: {out} {err}")
-    _, out, err = n.sub1.run(["tftp", "-m", "binary", SRV1, "-c", "put", into, "upload"], timeout=20)
+    _, out, err = n.sub1.run(["tftp", "-m", "binary", SRV1, "-c", "put", into, "upload"], timeout=60)
     expect(upload.read_bytes() == FIRMWARE, f"tftp-hpa, put: {out} {err}")
     if n.dut.name == "natrix":
         expect_equal(counter(n, "alg_tftp_sessions"), 3, "control sessions")

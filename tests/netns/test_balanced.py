@@ -38,8 +38,8 @@ def start_servers(n):
 def ask(n, times):
     """Which servers answer so many connections: by server, the ports they came from."""
     write = "' %{local_port}\\n'"
-    script = f"for i in $(seq {times}); do curl -sS --max-time 5 -w {write} {URL}/name; done"
-    status, out, err = n.srv1.run(["bash", "-c", script], timeout=120)
+    script = f"for i in $(seq {times}); do curl -sS --max-time 30 -w {write} {URL}/name; done"
+    status, out, err = n.srv1.run(["bash", "-c", script], timeout=600)
     expect_equal(status, 0, f"status of curl ({err.strip()})")
     answers = [line.split() for line in out.splitlines()]
     expect_equal(len(answers), times, "answers")

@@ -31,7 +31,7 @@ def icmp6_socket(host, kind):
     blocked = [0xFFFFFFFF] * 8
     blocked[kind >> 5] &= ~(1 << (kind & 31))
     sock.setsockopt(socket.IPPROTO_ICMPV6, ICMP6_FILTER, struct.pack("=8I", *blocked))
-    sock.settimeout(3)
+    sock.settimeout(5)
     return sock
 
 
@@ -137,7 +137,7 @@ def a_scan_by_one_host_leaves_new_neighbours_of_another(n):
                 sock.send(echo_request6(station, f"2001:db8:64::5ca9:{number:x}:{host:x}", INSIDE))
             fresh = f"2001:db8:64::ac:{number:x}"
             n.sub2.ip("-6", "address", "add", f"{fresh}/64", "dev", "eth0", "nodad")
-            if n.sub2.run(["ping", "-n", "-c", "1", "-W", "2", "-I", fresh, INSIDE])[0] != 0:
+            if n.sub2.run(["ping", "-n", "-c", "1", "-W", "10", "-I", fresh, INSIDE])[0] != 0:
                 late.append(fresh)
             n.sub2.ip("-6", "address", "del", f"{fresh}/64", "dev", "eth0")
             asked = max(asked, sum(one["state"] == "asking" for one in n.dut.show("neighbours", "--all")))

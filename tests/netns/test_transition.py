@@ -211,10 +211,9 @@ def the_log_names_the_ipv6_host_of_an_endpoint(n):
     with n.sub1.entered():
         sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     with sockets(sock, udp(n.srv1, 7064)) as (sock, server):
-        server.settimeout(5)
         sock.connect((SRV1_BEHIND, 7064))
         sock.send(b"x")
-        _, external = server.recvfrom(100)
+        _, external = receive(server, "a datagram")
         at = datetime.now(timezone.utc).isoformat()
         host, port = sock.getsockname()[:2]
     holder = (host, port, external[0], external[1])
@@ -231,7 +230,7 @@ def a_closed_port_outside_is_refused_at_once(n):
     with n.sub1.entered():
         sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
     with sockets(sock) as sock:
-        sock.settimeout(3)
+        sock.settimeout(20)
         sock.connect((SRV1_BEHIND, 9))
         sock.send(b"x")
         try:
@@ -267,8 +266,7 @@ def why_and_trace_name_an_ipv6_host(n):
             return not trace.alive()
 
         expect(wait_until(seen, 20, 0.2), "no packet of the host was traced")
-        server.settimeout(5)
-        external = "{}:{}".format(*server.recvfrom(10)[1])
+        external = "{}:{}".format(*receive(server, "a datagram")[1])
     record = json.loads(trace.log().splitlines()[0])
     expect(record["before"].startswith(f"udp {source} > [{SRV1_BEHIND}]:{to}"), f"before: {record}")
     expect(record["after"].startswith(f"udp {external} > {SRV1}:{to}"), f"after: {record}")
@@ -299,10 +297,9 @@ def why_names_the_route_to_an_ipv6_host_or_says_that_there_is_none(n):
             sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
         with sockets(sock, udp(n.srv1, 0, SRV1)) as (sock, server):
             sock.bind((far, 0))
-            server.settimeout(5)
             to = server.getsockname()[1]
             sock.sendto(b"x", (SRV1_BEHIND, to))
-            remote = server.recvfrom(10)[1]
+            remote = receive(server, "a datagram")[1]
             external = "{}:{}".format(*remote)
             back = why(n, "udp", f"{SRV1}:{to}", external, "--inbound")
             ways = [step["decision"] for step in back["steps"] if step["step"] == "route"]
@@ -474,7 +471,7 @@ def forwarded_by_reload(n, host, address):
 
 def answered(host, url):
     """What curl prints."""
-    status, out, err = host.run(["curl", "-sS", "-g", "--noproxy", "*", "-m", "10", url])
+    status, out, err = host.run(["curl", "-sS", "-g", "--noproxy", "*", "-m", "30", url])
     expect_equal(status, 0, f"curl {url}: {err}")
     return out.strip()
 
@@ -586,12 +583,11 @@ def hosts_of_both_kinds(n):
     with n.sub2.entered():
         in_softwire = socket.socket(socket.AF_INET6, socket.SOCK_RAW, 4)
     with sockets(by_nat64, in_softwire, udp(n.srv1, address=SRV1)) as (by_nat64, in_softwire, server):
-        server.settimeout(5)
         port = server.getsockname()[1]
         by_nat64.sendto(b"x", (SRV1_BEHIND, port))
-        first = server.recvfrom(16)[1]
+        first = receive(server, "a datagram by NAT64")[1]
         in_softwire.sendto(ip_packet(HOME, SRV1, 17, udp_segment(HOME, 5353, SRV1, port, b"y")), (AFTR, 0))
-        second = server.recvfrom(16)[1]
+        second = receive(server, "a datagram by the softwire")[1]
         yield by_nat64.getsockname()[1], first, second
 
 
@@ -683,7 +679,7 @@ def everything(n):
         client = stack.enter_context(sockets(tcp(n.sub1)))
         client.connect((SRV1, 21))
         accepted = stack.enter_context(sockets(server.accept()[0]))
-        accepted.settimeout(5)
+        accepted.settimeout(20)
         # The gateway reads what an FTP server has greeted.
         for reply, command in ((b"220 ready\r\n", b"USER anonymous\r\n"), (b"230 welcome\r\n", None)):
             accepted.sendall(reply)
@@ -702,7 +698,7 @@ def everything(n):
 def all_families_gateways_and_grants_count_alike_everywhere(n):
     agent(n)
     with everything(n):
-        for _ in range(5):
+        for _ in range(15):
             quiet(n)
             before = n.dut.show("counters", "--all")
             lists = {
