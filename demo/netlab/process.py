@@ -97,9 +97,7 @@ class Daemon:
         """Asks it to end, then insists. Returns the exit status; None when it had to be killed."""
         if self.alive():
             self.process.terminate()
-            try:
-                return self.process.wait(grace_seconds)
-            except subprocess.TimeoutExpired:
+            if not wait_until(lambda: not self.alive(), grace_seconds, 0.02):
                 self.process.kill()
                 self.process.wait()
                 return None

@@ -35,7 +35,7 @@ class Bird:
     def kill(self):
         """Ends it without a word to the peer or to the kernel."""
         self.daemon.process.kill()
-        self.daemon.process.wait(10)
+        self.daemon.process.wait(60)
 
     def ask(self, *words):
         """What `birdc show WORDS` prints."""

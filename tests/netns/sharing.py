@@ -138,7 +138,7 @@ socket = "{self.socket}"
     def kill(self):
         """Ends Natrix without a word to anybody. Its devices go with it."""
         self.daemon.process.kill()
-        self.daemon.process.wait(10)
+        self.daemon.process.wait(60)
         self.daemon = None
 
     def stop(self):

@@ -702,7 +702,7 @@ def packets_are_traced_as_events(n):
 def metrics_pass_the_checker_of_prometheus(n):
     _, headers, text = ask(n, "/metrics")
     expect(headers["content-type"].startswith("text/plain"), headers["content-type"])
-    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=30)
+    checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=120)
     expect_equal((checked.returncode, checked.stdout + checked.stderr), (0, b""), "promtool check metrics")
     _, headers, openmetrics = ask(n, "/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
     expect(headers["content-type"].startswith("application/openmetrics-text"), headers["content-type"])

@@ -17,7 +17,7 @@ CONNECTIONS = 300
 SIZE, BUFFER, STEP = 28 << 20, 32 << 10, 64 << 10
 PAUSE_SECONDS = 0.2
 # Without a byte for so long it counts as over.
-QUIET_SECONDS = 5
+QUIET_SECONDS = 15
 FIRST_PORT = 30_000
 URL = f"http://{setups.BALANCED[0]}:{setups.BALANCED[1]}"
 

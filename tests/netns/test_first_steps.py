@@ -37,7 +37,7 @@ def on_a_terminal(n, words, answers):
             break
         shown += data
     os.close(leader)
-    return child.wait(30), shown.decode(errors="replace")
+    return child.wait(120), shown.decode(errors="replace")
 
 
 @test("api")
@@ -121,7 +121,7 @@ def the_demo_shows_the_users_that_may_search_its_page(n):
             (line,) = [line for line in lines if f"(role {role})" in line]
             name, password = re.search(r"log in as (\S+) with the password (\S+)", line).groups()
             login = {"Authorization": "Basic " + b64encode(f"{name}:{password}".encode()).decode()}
-            with urllib.request.urlopen(urllib.request.Request(demo.dut.page.address, headers=login), timeout=20) as answer:
+            with urllib.request.urlopen(urllib.request.Request(demo.dut.page.address, headers=login), timeout=120) as answer:
                 expect(title in answer.read(), f"the page of {name} lacks what {role} may do")
         (line,) = [line for line in lines if "snmpbulkwalk" in line]
         walk = line.split("     ")[0].split()

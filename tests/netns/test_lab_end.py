@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from kit import *
+from netlab.process import wait_until
 from test_lab import FEW, WAIT_SECONDS, devices, namespaces
 
 # How long each command runs if nothing ends it, and how long it may take to end on a busy machine.
@@ -66,10 +67,7 @@ def wait_for(child, errors, sign):
 
 def ends(child, why):
     """It ends, and leaves nothing behind."""
-    try:
-        child.wait(timeout=SOON_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise Failure(f"{' '.join(child.args[1:])}: runs on after {why}") from None
+    expect(wait_until(lambda: child.poll() is not None, SOON_SECONDS), f"{' '.join(child.args[1:])}: runs on after {why}")
     folder = Path(tempfile.gettempdir()) / f"natrix-lab-{child.pid}"
     left = (namespaces(child.pid), devices(child.pid), folder.exists())
     expect_equal(left, ([], [], False), f"{' '.join(child.args[1:])}: namespaces, devices and folder after {why}")

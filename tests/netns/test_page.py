@@ -109,7 +109,7 @@ class Browser:
         with contextlib.suppress(OSError):
             self.process.stdin.close()
         try:
-            self.process.wait(10)
+            self.process.wait(60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -259,7 +259,7 @@ def screen_of_top(n, lines=60, columns=160):
             shown += os.read(leader, 65536)
             until = until or time.monotonic() + 4
     top.terminate()
-    top.wait(10)
+    top.wait(60)
     os.close(leader)
     screen, row, column = [[" "] * columns for _ in range(lines)], 0, 0
     # What ratatui sends: places, text, and colours, which do not matter here.

@@ -184,7 +184,7 @@ def holding(host, argv):
             if line.startswith("mapped "):
                 break
         expect(said and said[-1].startswith("mapped "), f"{argv[0]} got no port: {''.join(said)[-1500:]}")
-        yield said[-1].split()[1:], lambda: client.communicate(timeout=20)[0]
+        yield said[-1].split()[1:], lambda: client.communicate(timeout=120)[0]
     finally:
         client.kill()
         client.communicate()

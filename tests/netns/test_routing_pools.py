@@ -65,7 +65,7 @@ def a_start_removes_its_own_old_announcements_only(n):
                 # Another instance in this network namespace.
                 n.nat.ip("route", "add", "blackhole", foreign, "proto", "110")
                 n.dut.daemon.process.kill()
-                n.dut.daemon.process.wait(10)
+                n.dut.daemon.process.wait(60)
                 expect(LATE_PREFIX in announced(n), "a kill leaves the route")
                 n.dut.configuration.write_text(before)
                 n.dut.restart()

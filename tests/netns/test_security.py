@@ -99,9 +99,9 @@ def generated_requests_get_documented_answers(n):
             "env", f"--chdir={n.state.directory}", "HOME=/nonexistent", SCHEMATHESIS, "run", f"http://127.0.0.1:{setups.API_PORT}/api/v1/openapi.json",
             "--header", f"Authorization: Bearer {token}", *asked, "--checks", CHECKS, "--workers", "1",
             "--max-examples", EXAMPLES or "4", "--seed", SEED, "--rate-limit", "80/s", "--phases", "examples,coverage,fuzzing",
-            "--generation-database", "none", "--no-color", "--request-timeout", "30", "--continue-on-failure",
+            "--generation-database", "none", "--no-color", "--request-timeout", "120", "--continue-on-failure",
         ]  # fmt: skip
-        status, out, err = n.nat.run(command, timeout=1800 if EXAMPLES else 580)
+        status, out, err = n.nat.run(command, timeout=1800)
         summary = [line.strip() for line in out.splitlines() if "generated" in line or "passed" in line]
         print(f"# schemathesis as {role}: {'; '.join(summary)}", flush=True)
         expect(status == 0, f"schemathesis as {role}: status {status}\n{out[-6000:]}{err[-1000:]}")
@@ -344,7 +344,7 @@ def is_open(sock):
 def slow_connections_leave_the_forwarding_rate_alone(n):
     def rate():
         servers.start_iperf(n, n.srv1)
-        _, out, _ = n.sub1.run(["iperf3", "--json", "--time", "1", "--client", SRV1], timeout=30)
+        _, out, _ = n.sub1.run(["iperf3", "--json", "--time", "1", "--client", SRV1], timeout=120)
         return json.loads(out)["end"]["sum_received"]["bits_per_second"]
 
     rates = {"without": [], "with": []}
