@@ -570,7 +570,9 @@ def ipfixdump_counts_the_records_of_an_export(n):
     expect("100000 Data Records, 26 Template Records" in out and not err, f"ipfixDump: {out} {err}")
 
 
-ENGINES = """
+# DuckDB prints a progress bar for a query that takes over 2 s.
+QUIET_DUCKDB = 'import duckdb; duckdb.sql("SET enable_progress_bar = false")'
+ENGINES = QUIET_DUCKDB + """
 import chdb.session, duckdb, json, sys
 files, table, in_clickhouse, in_duckdb, asked = json.loads(sys.stdin.read())
 session = chdb.session.Session()
@@ -608,7 +610,7 @@ def engines(n, files, asked):
     question = json.dumps([[str(file) for file in files], table, in_clickhouse, in_duckdb, asked])
     words = [f"{TOOLS}/python/bin/python", "-c", ENGINES]
     with n.nat.entered():
-        done = subprocess.run(words, input=question, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(words, input=question, capture_output=True, text=True, timeout=1200)
     expect_equal(done.returncode, 0, f"duckdb and chdb (run scripts/setup.sh if they are missing): {done.stderr[-1500:]}")
     return json.loads(done.stdout)
 
@@ -643,19 +645,20 @@ def compare_with_find(n, where, files, moments):
 def duckdb_and_chdb_find_in_parquet_what_find_finds(n):
     store, parquet = generated(n, "parquet")
     script = f"""
-import duckdb, json
+{QUIET_DUCKDB}
+import json
 print(json.dumps(duckdb.sql(f'''
     select external_address, first_port, date_diff('microsecond', timestamptz '1970-01-01 00:00:00+00', since + (until - since) / 2)
     from read_parquet('{parquet}') using sample reservoir(20 rows) repeatable (1)''').fetchall()))
 """
-    _, out, _ = n.nat.run([f"{TOOLS}/python/bin/python", "-c", script], check=True, timeout=120)
+    _, out, _ = n.nat.run([f"{TOOLS}/python/bin/python", "-c", script], check=True, timeout=600)
     count, proved, possible = compare_with_find(n, ("--dir", str(store)), [parquet], json.loads(out))
     expect_equal((count, possible), (50000, 0), "rows, and holders that are only possible")
     expect(proved >= 20, f"{proved} holders")
 
 
-UNPROVED = """
-import duckdb, sys
+UNPROVED = QUIET_DUCKDB + """
+import sys
 old, new = sys.argv[1:]
 nothing = "null::timestamptz as known_since, null::timestamptz as known_until"
 duckdb.sql(f"copy (select * replace ({nothing}) from read_parquet('{old}')) to '{new}' (format parquet)")
@@ -666,14 +669,15 @@ duckdb.sql(f"copy (select * replace ({nothing}) from read_parquet('{old}')) to '
 def the_queries_of_the_page_prove_nothing_of_rows_without_proof(n):
     store, parquet = generated(n, "parquet")
     unproved = parquet.with_name("unproved.parquet")
-    n.nat.run([f"{TOOLS}/python/bin/python", "-c", UNPROVED, str(parquet), str(unproved)], check=True, timeout=120)
+    n.nat.run([f"{TOOLS}/python/bin/python", "-c", UNPROVED, str(parquet), str(unproved)], check=True, timeout=600)
     script = f"""
-import duckdb, json
+{QUIET_DUCKDB}
+import json
 print(json.dumps(duckdb.sql(f'''
     select external_address, first_port, date_diff('microsecond', timestamptz '1970-01-01 00:00:00+00', since)
     from read_parquet('{parquet}') using sample reservoir(20 rows) repeatable (1)''').fetchall()))
 """
-    _, out, _ = n.nat.run([f"{TOOLS}/python/bin/python", "-c", script], check=True, timeout=120)
+    _, out, _ = n.nat.run([f"{TOOLS}/python/bin/python", "-c", script], check=True, timeout=600)
     # The whole time around the beginning of each.
     asked = [(address, port, sql_time(at - 500_000), sql_time(at + 500_000)) for address, port, at in json.loads(out)]
     for file, is_proved in ((parquet, True), (unproved, False)):
