@@ -119,7 +119,7 @@ class Booted:
         write("etc/passwd", Path("/etc/passwd").read_bytes() + passwd.encode())
         write("etc/group", Path("/etc/group").read_bytes() + groups.encode())
 
-    def do(self, *words, timeout=60):
+    def do(self, *words, timeout=180):
         """(status, standard output, standard error) of a command as root of this machine."""
         return process.run(["nsenter", f"--target={self.first}", "--all", *words], timeout=timeout, check=False)
 

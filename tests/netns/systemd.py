@@ -65,7 +65,7 @@ class Service:
         return ["env", f"XDG_RUNTIME_DIR={self.folder}"]
 
     def ask(self, *words):
-        return self.host.run([*self._environment(), "systemctl", "--user", *words], timeout=60)
+        return self.host.run([*self._environment(), "systemctl", "--user", *words], timeout=180)
 
     def do(self, word):
         """`systemctl start`, `restart` or `stop`: returns when the service says that it is ready, or has ended."""

@@ -310,14 +310,21 @@ def no_port_has_two_open_holders_after_a_stop_and_a_kill(n):
     begun, ended = all_of("8"), all_of("9")
     expect_equal(set(opened) - set(begun), set(), "nfdump: mappings that are missing")
     expect_equal(set(begun) - set(ended), set(), "nfdump: mappings without an end")
-    moments = sorted((row["t_event"], row["nat_event_id"] == "8", row["src4_xlt_ip"], row["src_xlt_port"], row["src4_addr"], row["src_port"]) for row in rows if row["nat_event_id"] in ("8", "9"))
+
+    def time_of(row):
+        # nfdump prints milliseconds without leading zeros.
+        seconds, _, milliseconds = row["t_event"].partition(".")
+        return seconds, int(milliseconds)
+
+    moments = sorted((time_of(row), row["nat_event_id"] == "8", row["src4_xlt_ip"], row["src_xlt_port"], row["src4_addr"], row["src_port"]) for row in rows if row["nat_event_id"] in ("8", "9"))
     holders = {}
     for at, is_begin, *external, subscriber, port in moments:
         holder = holders.setdefault(tuple(external), set())
         if is_begin:
             # A kill may have it sent a second time.
             others = holder - {(subscriber, port)}
-            expect_equal(others, set(), f"nfdump: open holders of {external} besides {subscriber} at {at}")
+            history = [one for one in moments if list(one[2:4]) == external]
+            expect_equal(others, set(), f"nfdump: open holders of {external} besides {subscriber} at {at}, of {history}")
             holder.add((subscriber, port))
         else:
             holder.discard((subscriber, port))
