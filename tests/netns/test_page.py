@@ -93,15 +93,16 @@ class Browser:
 
     def look(self, settings, seconds=300):
         """What it saw with these settings; None if it has no answer within the time."""
-        answer, until = b"", time.monotonic() + seconds
+        answer, patience = b"", process.Patience(seconds)
         with contextlib.suppress(OSError):
             self.process.stdin.write(json.dumps(settings).encode() + b"\n")
             self.process.stdin.flush()
-            while not answer.endswith(b"\n") and select.select([self.process.stdout], [], [], max(0, until - time.monotonic()))[0]:
-                more = os.read(self.process.stdout.fileno(), 65536)
-                if not more:
-                    break
-                answer += more
+            while not answer.endswith(b"\n") and not patience.is_over():
+                if select.select([self.process.stdout], [], [], 1)[0]:
+                    more = os.read(self.process.stdout.fileno(), 65536)
+                    if not more:
+                        break
+                    answer += more
         return json.loads(answer) if answer.endswith(b"\n") else None
 
     def end(self):
