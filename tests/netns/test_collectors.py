@@ -706,22 +706,47 @@ def daily_exports_are_as_sure_as_find_after_a_kill(n):
     def now():
         return time.time_ns() // 1000
 
+    def send(day):
+        for subscriber in range(8):
+            test_log.send(n, f"100.64.0.{30 + subscriber}", 4000 + day)
+
+    @contextlib.contextmanager
+    def in_use(day):
+        """Keeps the mappings of this day open until the end of the block, which is late on a busy machine."""
+        stop = threading.Event()
+
+        def refresh():
+            while not stop.wait(0.5):
+                send(day)
+
+        thread = threading.Thread(target=refresh)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
     begin, moments, files = now(), [], []
     with sockets(udp(n.srv1, 7017)) as server:
         server.setsockopt(socket.SOL_SOCKET, test_log.SO_TIMESTAMPNS, 1)
         test_log.await_forwarding(n, server)
         for day in range(3):
-            for subscriber in range(8):
-                test_log.send(n, f"100.64.0.{30 + subscriber}", 4000 + day)
+            # Datagrams of the day before.
+            test_log.seen_by(server)
+            send(day)
             endpoints = [external for _, external, _ in test_log.seen_by(server)]
-            time.sleep(2.2)
-            # Those of this day are open in its export; those of the day before have ended.
-            files.append(export(day, begin))
-            time.sleep(3 if day < 2 else 0)
+            with in_use(day):
+                time.sleep(2.2)
+                # Those of this day are open in its export; those of the day before have ended.
+                files.append(export(day, begin))
+                if day == 2:
+                    n.dut.daemon.process.kill()
+                    n.dut.daemon.process.wait()
+                    killed = now()
+            time.sleep(5 if day < 2 else 0)
             moments += [(address, port) for address, port in endpoints]
-        killed = now()
-        n.dut.daemon.process.kill()
-        n.dut.daemon.process.wait()
+        test_log.seen_by(server)
         time.sleep(2)
         n.dut.restart()
         test_log.await_forwarding(n, server)
