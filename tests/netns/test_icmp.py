@@ -211,7 +211,8 @@ def errors_about_nothing_are_dropped(n):
             quoted = ip_packet(address, SRV1, 17, udp_segment(address, 7, SRV1, 7, b"never sent"))
             sender.sendto(ip_packet("192.0.2.1", address, 1, icmp_error(3, 3, quoted)), (address, 0))
         for sniffer in (one, two):
-            # A translated error quotes another source. Errors that earlier tests cause have other ports.
+            # A translated error quotes another source; those that earlier tests cause have other
+            # ports.
             seen = sniffer.packets(0.7, lambda p: p.protocol == 1 and p.payload[0] == 3 and p.payload[30:32] == struct.pack("!H", 7))
             expect(not seen, "an error came through")
 

@@ -49,7 +49,7 @@ def a_quiet_mapping_lives_its_time_and_then_goes(n):
         def alive_before():
             endpoint, begun, _ = mapped(n, sub, server)
             time.sleep(SHORT_SECONDS * 0.5)
-            # A busy machine may deliver the datagram late: the NAT has the rest of the time to get it.
+            # A busy machine may deliver the datagram late: the NAT has the rest of the time.
             quick = time.monotonic() - begun < SHORT_SECONDS * 0.6
             alive = probe(server, sub, endpoint, SHORT_SECONDS)
             expect(alive or not quick, "gone before its time")
