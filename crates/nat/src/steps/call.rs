@@ -35,6 +35,15 @@ pub(crate) enum NoCall {
     Return(NoWay),
 }
 
+impl NoCall {
+    pub(crate) fn verdict(&self) -> Verdict {
+        match self {
+            NoCall::Drop(verdict) => *verdict,
+            NoCall::Return(no_way) => no_way.verdict,
+        }
+    }
+}
+
 impl From<Verdict> for NoCall {
     fn from(verdict: Verdict) -> NoCall {
         NoCall::Drop(verdict)

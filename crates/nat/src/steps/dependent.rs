@@ -112,6 +112,17 @@ pub(crate) enum NoDependentSession {
     MappingServes,
 }
 
+impl NoDependentSession {
+    /// `None`: a mapping serves.
+    pub(crate) fn verdict(&self) -> Option<Verdict> {
+        match self {
+            NoDependentSession::Drop(verdict) | NoDependentSession::Refuse(verdict) => Some(*verdict),
+            NoDependentSession::Return(no_way) => Some(no_way.verdict),
+            NoDependentSession::MappingServes => None,
+        }
+    }
+}
+
 /// Blocks have ports of all classes.
 fn class_in(compiled: &CompiledPool, class: PortClass) -> Option<PortClass> {
     compiled.blocks.is_none().then_some(class)

@@ -35,6 +35,7 @@ use crate::steps::door::remote_port;
 use crate::steps::packet_filter::Judged;
 use crate::steps::report::Report;
 use crate::steps::step::Step;
+use crate::steps::untranslated::LocalAnswer;
 use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::steps::way::NoWay;
@@ -158,7 +159,7 @@ pub(crate) enum Act {
         aim: Aim,
         hop: NextHop,
     },
-    Local,
+    Local(Result<LocalAnswer, Verdict>),
     Pass {
         hop: NextHop,
     },
@@ -181,6 +182,22 @@ pub(crate) enum Act {
         verdict: Verdict,
         wanted: Option<PoolId>,
     },
+}
+
+impl Act {
+    /// If all that it asks for can be done. `None`: another worker decides.
+    pub(crate) fn verdict(&self, via: Via) -> Option<Verdict> {
+        Some(match self {
+            Act::Enter { .. } | Act::Open { .. } | Act::EnterFlow { .. } => via.verdict(),
+            Act::Activate { .. } | Act::Lead { .. } => via.verdict(),
+            Act::Local(answer) => answer.map_or_else(|verdict| verdict, |_| Verdict::Local),
+            Act::Pass { .. } => Verdict::Passed,
+            Act::HandOff { .. } | Act::Vacate { .. } => return None,
+            Act::Hold { .. } => Verdict::UnsolicitedSyn,
+            Act::Drop(verdict) | Act::Refuse { verdict, .. } => *verdict,
+            Act::Return(no_way) => no_way.verdict,
+        })
+    }
 }
 
 impl From<Verdict> for Act {
@@ -241,7 +258,7 @@ impl<'a> View<'a> {
             Door::Elsewhere { worker, turn } => Ok(Act::HandOff { worker: *worker, turn: *turn }),
             Door::Own if packet.via == Via::Outside && packet.parsed.class != Class::IcmpReply => {
                 report.step(|| Step::OwnAddress(packet.external().address));
-                Ok(Act::Local)
+                Ok(Act::Local(self.decide_local(Facing::OUTSIDE, packet.parsed)))
             }
             Door::Own | Door::Nothing => self.refuse_at_no_door(packet, report),
             Door::NotExternal(local) => self.enter_untranslated(packet, *local, decided, report),

@@ -39,6 +39,7 @@ use crate::steps::packet_filter::Judged;
 use crate::steps::report::Report;
 use crate::steps::session::SessionPlace;
 use crate::steps::step::Step;
+use crate::steps::untranslated::LocalAnswer;
 use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::steps::way::NoWay;
@@ -153,7 +154,7 @@ pub(crate) enum Departure {
 }
 
 pub(crate) enum Ending {
-    Local,
+    Local(Result<LocalAnswer, Verdict>),
     Drop(Verdict),
     Return(NoWay),
     DropByRule(Ruling),
@@ -168,6 +169,19 @@ pub(crate) enum Ending {
         verdict: Verdict,
         wanted: Option<PoolId>,
     },
+}
+
+impl Ending {
+    pub(crate) fn verdict(&self) -> Verdict {
+        match self {
+            Ending::Local(answer) => answer.map_or_else(|verdict| verdict, |_| Verdict::Local),
+            Ending::Drop(verdict) | Ending::Refuse { verdict, .. } => *verdict,
+            Ending::Return(no_way) => no_way.verdict,
+            Ending::DropByRule(_) => Verdict::DroppedByRule,
+            Ending::Pass(_) => Verdict::Passed,
+            Ending::Expire { .. } => Verdict::NoMapping,
+        }
+    }
 }
 
 impl From<Verdict> for Ending {
@@ -359,7 +373,7 @@ impl View<'_> {
         };
         if own {
             report.step(|| Step::OwnAddress(packet.destination().address));
-            return Err(Ending::Local);
+            return Err(Ending::Local(self.decide_local(from, parsed)));
         }
         if !may_reach(packet.key.address, parsed.destination) {
             return Err(Ending::Drop(Verdict::DestinationInvalid));

@@ -122,7 +122,7 @@ impl View<'_> {
             // Inside addresses have no meaning outside; an answer would leak one.
             Some(Local::Own(interface)) if self.snapshot.side(interface) == Side::Outside => {
                 report.step(|| Step::OwnAddress(packet.external().address));
-                return Ok(Act::Local);
+                return Ok(Act::Local(self.decide_local(Facing::OUTSIDE, parsed)));
             }
             Some(Local::Broadcast(_)) => return Err(Act::Drop(Verdict::DestinationInvalid)),
             _ if !destination_is_valid(parsed.destination) => return Err(Act::Drop(Verdict::DestinationInvalid)),

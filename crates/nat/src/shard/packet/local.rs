@@ -47,12 +47,12 @@ impl PacketPath {
     pub(in crate::shard) fn local_packet<S: Sink>(
         &mut self,
         at: Arrival<'_>,
-        side: Side,
+        (side, answer): (Side, Result<LocalAnswer, Verdict>),
         bytes: &mut [u8],
         sink: &mut S,
     ) -> Fate {
         let Arrival { now, meta, parsed } = at;
-        match self.view().decide_local(self.facing_towards(side, meta), parsed) {
+        match answer {
             Ok(LocalAnswer::EchoReply) => {
                 self.answer_echo(self.ledger.shared.facing(meta.ingress), bytes, parsed, sink)
             }

@@ -236,25 +236,23 @@ impl PacketPath {
         sink: &mut S,
     ) -> Fate {
         let Arrival { now, meta, .. } = at;
+        let verdict = ending.verdict();
         match ending {
-            Ending::Local => self.local_packet(at, Side::Inside, bytes, sink),
-            Ending::Return(no_way) => self.turn_back(at, bytes, Side::Inside, no_way, sink),
-            Ending::DropByRule(ruling) => {
-                self.ledger.shared.rules.count(self.ledger.worker, ruling);
-                Fate::Done(Verdict::DroppedByRule)
-            }
+            Ending::Local(answer) => return self.local_packet(at, (Side::Inside, answer), bytes, sink),
+            Ending::Return(no_way) => return self.turn_back(at, bytes, Side::Inside, no_way, sink),
+            Ending::DropByRule(ruling) => self.ledger.shared.rules.count(self.ledger.worker, ruling),
             Ending::Pass(hop) => {
                 self.ledger.shared.rules.count(self.ledger.worker, ruling);
-                self.pass_on(bytes, at.parsed, &hop, sink)
+                return self.pass_on(bytes, at.parsed, &hop, sink);
             }
             Ending::Refuse { verdict, wanted } => {
                 self.ledger.shared.rules.count(self.ledger.worker, ruling);
                 self.ledger.end_quiet_penalty(now, &packet.key);
-                self.refuse(now, Unmade { key: &packet.key, verdict, wanted }, meta, bytes, sink)
+                return self.refuse(now, Unmade { key: &packet.key, verdict, wanted }, meta, bytes, sink);
             }
-            Ending::Drop(verdict) => Fate::Done(verdict),
-            Ending::Expire { .. } => Fate::Done(Verdict::NoMapping),
+            Ending::Drop(_) | Ending::Expire { .. } => {}
         }
+        Fate::Done(verdict)
     }
 
     /// RFC 6888 REQ-11: drops the packet and reports it to the sender.

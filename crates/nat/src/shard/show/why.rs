@@ -214,6 +214,7 @@ impl View<'_> {
     fn explain_act(&self, packet: &Inbound<'_>, act: Act, account: &mut Account) -> Verdict {
         let Inbound { now, parsed, via, .. } = *packet;
         let source = Endpoint::new(parsed.source.into(), parsed.source_port);
+        let verdict = act.verdict(via).unwrap_or(Verdict::NoMapping);
         let internal = match act {
             Act::Open { mapping, new, purpose: OpenedFor::Gateway, .. } => {
                 let asks = self.gateway_of_server(mapping).is_some_and(|gateway| account.asks(gateway.alg));
@@ -232,7 +233,7 @@ impl View<'_> {
                         if flow.protocol() == Protocol::Icmp { parsed.source_port } else { flow.remote_inside().1 };
                     account.source_after = Some(Endpoint::new(flow.remote_inside().0.into(), port));
                 }
-                return via.verdict();
+                return verdict;
             }
             Act::Activate { inside, .. } => {
                 let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
@@ -265,25 +266,22 @@ impl View<'_> {
                 account.step(|| Step::SessionWouldBeCreated);
                 Endpoint::new(aim.address.into(), aim.port)
             }
-            Act::Local => return self.explain_local(Facing::OUTSIDE, parsed),
             Act::Pass { .. } => {
                 account.source_after = Some(source);
                 account.destination_after = Some(Endpoint::new(parsed.destination.into(), parsed.destination_port));
-                return Verdict::Passed;
+                return verdict;
             }
             Act::HandOff { .. } | Act::Vacate { .. } => {
                 account.onward = Onward::by(packet, &act);
-                return Verdict::NoMapping;
+                return verdict;
             }
-            Act::Hold { .. } => return Verdict::UnsolicitedSyn,
-            Act::Drop(verdict) | Act::Refuse { verdict, .. } => return verdict,
-            Act::Return(no_way) => return no_way.verdict,
+            Act::Local(_) | Act::Hold { .. } | Act::Drop(_) | Act::Refuse { .. } | Act::Return(_) => return verdict,
         };
         account.destination_after = Some(internal);
         if via == Via::Outside {
             account.source_after = Some(source);
         }
-        via.verdict()
+        verdict
     }
 
     fn explain_second_half(
@@ -358,7 +356,7 @@ impl View<'_> {
         }
         let question = match self.question(&packet, account).question {
             Ok(question) => question,
-            Err(ending) => return self.explain_ending(&packet, ending, account),
+            Err(ending) => return self.explain_ending(&packet, &ending, account),
         };
         if let Some(remote_outside) = question.shares
             && let Some(verdict) = self.explain_sharing(&packet, remote_outside, question.ruling.action, account)
@@ -371,14 +369,14 @@ impl View<'_> {
         }
         match departure {
             Ok(departure) => self.explain_departure(&packet, &question, departure, account),
-            Err(ending) => self.explain_ending(&packet, ending, account),
+            Err(ending) => self.explain_ending(&packet, &ending, account),
         }
     }
 
     fn explain_first(&self, packet: &Outbound<'_>, mapping: u32, account: &mut Account) -> Verdict {
         let way = match self.leave_by_first(packet, mapping, account).way {
             Ok(way) => way,
-            Err(ending) => return self.explain_ending(packet, ending, account),
+            Err(ending) => return self.explain_ending(packet, &ending, account),
         };
         let external = self.state.mappings.get(mapping).external();
         account.source_after = Some(external);
@@ -390,20 +388,12 @@ impl View<'_> {
         Verdict::Outbound
     }
 
-    fn explain_ending(&self, packet: &Outbound<'_>, ending: Ending, account: &mut Account) -> Verdict {
-        let parsed = packet.parsed;
-        match ending {
-            Ending::Local => self.explain_local(Facing::inside(packet.key.realm), parsed),
-            Ending::DropByRule(_) => Verdict::DroppedByRule,
-            Ending::Return(no_way) => no_way.verdict,
-            Ending::Drop(verdict) | Ending::Refuse { verdict, .. } => verdict,
-            Ending::Pass(_) => {
-                account.source_after = Some(Endpoint::new(parsed.source.into(), parsed.source_port));
-                account.destination_after = Some(packet.destination());
-                Verdict::Passed
-            }
-            Ending::Expire { .. } => Verdict::NoMapping,
+    fn explain_ending(&self, packet: &Outbound<'_>, ending: &Ending, account: &mut Account) -> Verdict {
+        if let Ending::Pass(_) = ending {
+            account.source_after = Some(Endpoint::new(packet.parsed.source.into(), packet.parsed.source_port));
+            account.destination_after = Some(packet.destination());
         }
+        ending.verdict()
     }
 
     fn explain_departure(
@@ -459,17 +449,9 @@ impl View<'_> {
         }
     }
 
-    fn explain_local(&self, from: Facing, parsed: &Parsed) -> Verdict {
-        self.decide_local(from, parsed).map_or_else(|verdict| verdict, |_| Verdict::Local)
-    }
-
     fn explain_other(&self, from: Facing, parsed: &Parsed, account: &mut Account) -> Verdict {
-        match self.decide_other(from, parsed, account).act {
-            Act::Pass { .. } => Verdict::Passed,
-            Act::Return(no_way) => no_way.verdict,
-            Act::Drop(verdict) => verdict,
-            _ => Verdict::ProtocolUnsupported,
-        }
+        let act = self.decide_other(from, parsed, account).act;
+        act.verdict(Via::Outside).unwrap_or(Verdict::ProtocolUnsupported)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use crate::headers::parse::Parsed;
 use crate::shard::show::why::Account;
-use crate::steps::call::NoCall;
 use crate::steps::call::without_call;
 use crate::steps::inbound::Inbound;
 use crate::steps::outbound::Way;
@@ -22,8 +21,7 @@ impl View<'_> {
         };
         let (mapping, way) = match calling.leaves {
             Ok(leaves) => leaves,
-            Err(NoCall::Drop(verdict)) => return verdict,
-            Err(NoCall::Return(no_way)) => return no_way.verdict,
+            Err(no_call) => return no_call.verdict(),
         };
         let external = self.state.mappings.get(mapping).external();
         account.source_after = Some(Endpoint::new(external.address, 0));

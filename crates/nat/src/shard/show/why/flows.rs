@@ -1,7 +1,6 @@
 //! Packets of endpoint-dependent sessions and to forwards with several targets.
 
 use crate::steps::dependent::DependentSessionRequest;
-use crate::steps::dependent::NoDependentSession;
 use crate::steps::inbound::Inbound;
 use crate::steps::view::View;
 
@@ -23,7 +22,7 @@ impl View<'_> {
     pub(super) fn explain_dependent(&self, packet: &Outbound<'_>, index: u32, account: &mut Account) -> Verdict {
         let way = match self.leave_by_dependent(packet, index, account).way {
             Ok(way) => way,
-            Err(ending) => return self.explain_ending(packet, ending, account),
+            Err(ending) => return self.explain_ending(packet, &ending, account),
         };
         let flow = self.state.flows.get(index);
         account.source_after = Some(endpoint(flow.external()));
@@ -49,9 +48,7 @@ impl View<'_> {
                 account.destination_after = Some(destination_after(key.protocol, parsed, remote_outside));
                 Some(Verdict::Outbound)
             }
-            Err(NoDependentSession::MappingServes) => None,
-            Err(NoDependentSession::Drop(verdict) | NoDependentSession::Refuse(verdict)) => Some(verdict),
-            Err(NoDependentSession::Return(no_way)) => Some(no_way.verdict),
+            Err(no_session) => no_session.verdict(),
         }
     }
 
