@@ -307,7 +307,6 @@ impl PacketPath {
             Stage::OwnError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
             Stage::Hairpin => match parsed.class {
                 Class::IcmpError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
-                Class::Call => self.call_in(at, bytes, inbound::Via::Hairpin, sink),
                 _ => {
                     let fate = self.inbound_flow(at, bytes, inbound::Via::Hairpin, sink);
                     self.after_hairpin(at, bytes, fate, sink)

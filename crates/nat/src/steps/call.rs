@@ -11,8 +11,8 @@ use crate::state::calls::CallKey;
 use crate::state::grant::Kind;
 use crate::steps::door::Door;
 use crate::steps::inbound::Act;
-use crate::steps::inbound::Decided;
 use crate::steps::inbound::Inbound;
+use crate::steps::outbound::Ending;
 use crate::steps::outbound::Way;
 use crate::steps::packet_filter::Judged;
 use crate::steps::report::Report;
@@ -25,39 +25,8 @@ use crate::types::Facing;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 
-pub(crate) struct Calling {
-    pub(crate) judged: Option<Judged>,
-    pub(crate) leaves: Result<(u32, Way), NoCall>,
-}
-
-pub(crate) enum NoCall {
-    Drop(Verdict),
-    Return(NoWay),
-}
-
-impl NoCall {
-    pub(crate) fn verdict(&self) -> Verdict {
-        match self {
-            NoCall::Drop(verdict) => *verdict,
-            NoCall::Return(no_way) => no_way.verdict,
-        }
-    }
-}
-
-impl From<Verdict> for NoCall {
-    fn from(verdict: Verdict) -> NoCall {
-        NoCall::Drop(verdict)
-    }
-}
-
-impl From<NoWay> for NoCall {
-    fn from(no_way: NoWay) -> NoCall {
-        NoCall::Return(no_way)
-    }
-}
-
 /// The packet as if no gateway knew call identifiers.
-pub(crate) fn without_call(parsed: &Parsed) -> Parsed {
+pub(super) fn without_call(parsed: &Parsed) -> Parsed {
     Parsed { destination_port: 0, class: Class::Other, ..*parsed }
 }
 
@@ -81,18 +50,17 @@ impl View<'_> {
     }
 
     /// `None` without a call.
-    pub(crate) fn decide_call_out<T: Report>(
+    pub(super) fn call_out<T: Report>(
         &self,
         now: Instant,
         realm: RealmId,
         parsed: &Parsed,
+        judged: &mut Option<Judged>,
         report: &mut T,
-    ) -> Option<Calling> {
+    ) -> Option<Result<(u32, Way), Ending>> {
         let remote = (parsed.destination, parsed.destination_port);
         let index = self.call_of(now, &CallKey { realm, inside: parsed.source, remote })?;
-        let mut calling = Calling { judged: None, leaves: Err(NoCall::Drop(Verdict::ProtocolUnsupported)) };
-        calling.leaves = self.leave_by_call(now, realm, parsed, (index, &mut calling.judged), report);
-        Some(calling)
+        Some(self.leave_by_call(now, realm, parsed, (index, judged), report))
     }
 
     fn leave_by_call<T: Report>(
@@ -102,7 +70,7 @@ impl View<'_> {
         parsed: &Parsed,
         (index, judged): (u32, &mut Option<Judged>),
         report: &mut T,
-    ) -> Result<(u32, Way), NoCall> {
+    ) -> Result<(u32, Way), Ending> {
         self.check_source(Facing::inside(realm), parsed.source).map_or(Ok(()), Err)?;
         self.report_call(now, index, report);
         let mapping = self.state.grants.get(index).mapping;
@@ -121,13 +89,18 @@ impl View<'_> {
     }
 
     /// `None` without a call.
-    pub(crate) fn decide_call_in<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Option<Decided> {
+    pub(super) fn call_in<T: Report>(
+        &self,
+        packet: &Inbound<'_>,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Option<Result<Act, Act>> {
         // Without gateways there are no calls, on any worker.
         self.state.control_sessions.as_ref()?;
         let mapping = match self.door(&packet.towards(CALL_SPACE), packet.now) {
             Door::Mapping(mapping) => mapping,
             Door::Elsewhere { worker, turn } => {
-                return Some(Decided { judged: None, ruling: None, act: Act::HandOff { worker, turn } });
+                return Some(Ok(Act::HandOff { worker, turn }));
             }
             _ => return None,
         };
@@ -138,9 +111,7 @@ impl View<'_> {
                 && grant.is_alive(packet.now)
                 && grant.call().is_some_and(|call| call.remote.0 == packet.parsed.source)
         })?;
-        let mut decided = Decided { judged: None, ruling: None, act: Act::Drop(Verdict::ProtocolUnsupported) };
-        decided.act = self.enter_by_call(packet, index, &mut decided.judged, report).unwrap_or_else(|act| act);
-        Some(decided)
+        Some(self.enter_by_call(packet, index, judged, report))
     }
 
     fn enter_by_call<T: Report>(
@@ -159,6 +130,6 @@ impl View<'_> {
         let rule_key = RuleKey::new(key.realm, gre::PROTOCOL, key.address, 0, packet.parsed.source, 0);
         judged.insert(self.judge(false, rule_key, true, report)).check()?;
         let hop = self.way(Facing::inside(key.realm), key.address, packet.parsed, report)?;
-        Ok(Act::Enter { mapping, session: None, hop })
+        Ok(Act::EnterByCall { mapping, hop })
     }
 }

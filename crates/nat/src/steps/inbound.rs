@@ -150,6 +150,10 @@ pub(crate) enum Act {
         flow: u32,
         hop: NextHop,
     },
+    EnterByCall {
+        mapping: u32,
+        hop: NextHop,
+    },
     Activate {
         inside: Inside,
         expired: Option<u32>,
@@ -189,7 +193,7 @@ impl Act {
     pub(crate) fn verdict(&self, via: Via) -> Option<Verdict> {
         Some(match self {
             Act::Enter { .. } | Act::Open { .. } | Act::EnterFlow { .. } => via.verdict(),
-            Act::Activate { .. } | Act::Lead { .. } => via.verdict(),
+            Act::EnterByCall { .. } | Act::Activate { .. } | Act::Lead { .. } => via.verdict(),
             Act::Local(answer) => answer.map_or_else(|verdict| verdict, |_| Verdict::Local),
             Act::Pass { .. } => Verdict::Passed,
             Act::HandOff { .. } | Act::Vacate { .. } => return None,
@@ -233,10 +237,14 @@ fn filtering_of(admission: Option<Admission>, protocol: Protocol, compiled: &Com
 impl<'a> View<'a> {
     pub(crate) fn decide_inbound<T: Report>(&self, packet: &Inbound<'_>, report: &mut T) -> Decided {
         let mut decided = Decided { judged: None, ruling: None, act: Act::Drop(Verdict::ProtocolUnsupported) };
-        if let Some(protocol) = packet.parsed.protocol() {
-            let door = self.door(&packet.towards(protocol), packet.now);
-            decided.act = self.enter(packet, protocol, &door, &mut decided, report).unwrap_or_else(|act| act);
-        }
+        let act = match packet.parsed.protocol() {
+            Some(protocol) => {
+                let door = self.door(&packet.towards(protocol), packet.now);
+                self.enter(packet, protocol, &door, &mut decided, report)
+            }
+            None => self.enter_portless(packet, &mut decided, report),
+        };
+        decided.act = act.unwrap_or_else(|act| act);
         decided
     }
 

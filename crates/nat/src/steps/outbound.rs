@@ -166,6 +166,7 @@ pub(crate) enum Ending {
     },
     /// `wanted`: the pool it should have come from.
     Refuse {
+        key: InternalKey,
         verdict: Verdict,
         wanted: Option<PoolId>,
     },
@@ -429,7 +430,7 @@ impl View<'_> {
         match alive {
             Some(mapping) => self.open_session(packet, question, mapping, way, report),
             None => match packet.found {
-                Some(expired) => Err(self.expire(expired, question, way)),
+                Some(expired) => Err(self.expire(packet, expired, question, way)),
                 None => self.map(packet, question, way, random, report),
             },
         }
@@ -480,7 +481,7 @@ impl View<'_> {
     ) -> Result<Departure, Ending> {
         if self.is_before_targets(mapping) {
             let wanted = question.ruling.action.pool();
-            return Err(Ending::Refuse { verdict: Verdict::PortsExhausted, wanted });
+            return Err(Ending::Refuse { key: packet.key, verdict: Verdict::PortsExhausted, wanted });
         }
         let protocol = packet.key.protocol;
         let compiled = self.pool_of_mapping(mapping).ok_or(Verdict::NoMapping)?;
@@ -501,15 +502,18 @@ impl View<'_> {
             {
                 Ok(Departure::Leave { mapping, session: None, way })
             }
-            Err(verdict) => Err(Ending::Refuse { verdict, wanted: Some(compiled.id) }),
+            Err(verdict) => Err(Ending::Refuse { key: packet.key, verdict, wanted: Some(compiled.id) }),
         }
     }
 
-    fn expire(&self, mapping: u32, question: &Question, way: Way) -> Ending {
+    fn expire(&self, packet: &Outbound<'_>, mapping: u32, question: &Question, way: Way) -> Ending {
         let may_end = !self.state.mappings.get(mapping).is_recorded() || self.events.has_room_to_end();
         match may_end {
             true => Ending::Expire { mapping, way },
-            false => Ending::Refuse { verdict: Verdict::LogFull, wanted: question.ruling.action.pool() },
+            false => {
+                let wanted = question.ruling.action.pool();
+                Ending::Refuse { key: packet.key, verdict: Verdict::LogFull, wanted }
+            }
         }
     }
 
@@ -526,7 +530,7 @@ impl View<'_> {
         let wanted = question.ruling.action.pool();
         let ask = Ask { now: *now, key, wanted, hints: *hints, expired: *expired };
         let mapping = self.decide_mapping(&ask, random, report);
-        let mapping = mapping.map_err(|verdict| Ending::Refuse { verdict, wanted })?;
+        let mapping = mapping.map_err(|verdict| Ending::Refuse { key: *key, verdict, wanted })?;
         report.step(|| Step::SessionWouldBeCreated);
         let mut new = self.session_from_inside(packet, question);
         new.has_own_timer |= self.gateway_of_static(key).is_some();

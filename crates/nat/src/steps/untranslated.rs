@@ -8,12 +8,20 @@ use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
 use crate::settings::RuleAction;
 use crate::snapshot::addresses::Local;
+use crate::snapshot::shared::NextHop;
+use crate::steps::call::without_call;
 use crate::steps::inbound::Act;
 use crate::steps::inbound::Decided;
 use crate::steps::inbound::Inbound;
+use crate::steps::inbound::Via;
+use crate::steps::outbound::Ending;
+use crate::steps::outbound::Way;
+use crate::steps::packet_filter::Judged;
 use crate::steps::report::Report;
 use crate::steps::step::Step;
 use crate::steps::view::View;
+use crate::steps::way::NoWay;
+use crate::time::Instant;
 use crate::types::Facing;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -26,6 +34,15 @@ pub(crate) enum LocalAnswer {
     PortControl,
     /// Ends a traceroute.
     PortUnreachable,
+}
+
+/// A packet without ports, from inside.
+pub(crate) struct Portless {
+    /// `None` if the filters were not asked. Counted however the packet ends.
+    pub(crate) judged: Option<Judged>,
+    pub(crate) ruling: Option<Ruling>,
+    /// By the mapping of a call.
+    pub(crate) leaves: Result<(u32, Way), Ending>,
 }
 
 impl View<'_> {
@@ -63,19 +80,52 @@ impl View<'_> {
         if is_own && from.side == Side::Inside { Ok(LocalAnswer::PortControl) } else { Err(Verdict::LocalIgnored) }
     }
 
-    pub(crate) fn decide_other<T: Report>(&self, from: Facing, parsed: &Parsed, report: &mut T) -> Decided {
-        let mut decided = Decided { judged: None, ruling: None, act: Act::Drop(Verdict::ProtocolUnsupported) };
-        decided.act = self.pass_other(from, parsed, &mut decided, report).unwrap_or_else(|act| act);
-        decided
+    #[cold]
+    pub(crate) fn leave_portless<T: Report>(
+        &self,
+        now: Instant,
+        realm: RealmId,
+        parsed: &Parsed,
+        report: &mut T,
+    ) -> Portless {
+        let (mut judged, mut ruling) = (None, None);
+        let is_call = parsed.class == Class::Call;
+        let called = if is_call { self.call_out(now, realm, parsed, &mut judged, report) } else { None };
+        let leaves = called.unwrap_or_else(|| {
+            let noted = (&mut judged, &mut ruling);
+            self.pass_portless(Facing::inside(realm), parsed, noted, report).and_then(|hop| Err(Ending::Pass(hop)))
+        });
+        Portless { judged, ruling, leaves }
     }
 
-    fn pass_other<T: Report>(
+    #[cold]
+    pub(super) fn enter_portless<T: Report>(
         &self,
-        from: Facing,
-        parsed: &Parsed,
+        packet: &Inbound<'_>,
         decided: &mut Decided,
         report: &mut T,
     ) -> Result<Act, Act> {
+        if packet.parsed.class == Class::Call
+            && let Some(act) = self.call_in(packet, &mut decided.judged, report)
+        {
+            return act;
+        }
+        if packet.via == Via::Hairpin {
+            return Err(Act::Drop(Verdict::ProtocolUnsupported));
+        }
+        let noted = (&mut decided.judged, &mut decided.ruling);
+        let hop = self.pass_portless::<_, Act>(Facing::OUTSIDE, packet.parsed, noted, report)?;
+        Ok(Act::Pass { hop })
+    }
+
+    fn pass_portless<T: Report, E: From<Verdict> + From<NoWay>>(
+        &self,
+        from: Facing,
+        parsed: &Parsed,
+        (judged, noted): (&mut Option<Judged>, &mut Option<Ruling>),
+        report: &mut T,
+    ) -> Result<NextHop, E> {
+        let parsed = &without_call(parsed);
         self.check_source(from, parsed.source).map_or(Ok(()), Err)?;
         let is_out = from.side == Side::Inside;
         let local = match from.side {
@@ -83,9 +133,9 @@ impl View<'_> {
             Side::Outside => self.local.lookup(parsed.destination),
         };
         match local {
-            Some(Local::Own(_)) => return Err(Act::Drop(Verdict::LocalIgnored)),
-            Some(Local::OwnAndPool(..)) if is_out => return Err(Act::Drop(Verdict::LocalIgnored)),
-            Some(_) if !is_out => return Err(Act::Drop(Verdict::ProtocolUnsupported)),
+            Some(Local::Own(_)) => return Err(Verdict::LocalIgnored.into()),
+            Some(Local::OwnAndPool(..)) if is_out => return Err(Verdict::LocalIgnored.into()),
+            Some(_) if !is_out => return Err(Verdict::ProtocolUnsupported.into()),
             _ => {}
         }
         let passes = &self.snapshot.passes;
@@ -103,10 +153,9 @@ impl View<'_> {
         {
             report.step(|| Step::PassRule(position));
         }
-        decided.judged.insert(self.judge(is_out, key, true, report)).check()?;
-        decided.ruling = Some(ruling);
-        let hop = self.way(towards, parsed.destination, parsed, report)?;
-        Ok(Act::Pass { hop })
+        judged.insert(self.judge(is_out, key, true, report)).check()?;
+        *noted = Some(ruling);
+        Ok(self.way(towards, parsed.destination, parsed, report)?)
     }
 
     #[cold]

@@ -52,7 +52,7 @@ impl PacketPath {
             return Fate::Done(verdict);
         }
         if parsed.protocol().is_none() {
-            let fate = self.pass_other(at, bytes, sink);
+            let fate = self.leave_portless(at, bytes, sink);
             return self.fragment_of_call(parsed, fate);
         }
         self.track(at, Side::Inside, bytes, sink)
@@ -69,7 +69,7 @@ impl PacketPath {
     ) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         if parsed.protocol().is_none() {
-            let fate = self.pass_other(at, bytes, sink);
+            let fate = self.inbound_flow(at, bytes, Via::Outside, sink);
             return self.fragment_of_call(parsed, fate);
         }
         let local = self.ledger.local.lookup(parsed.destination);

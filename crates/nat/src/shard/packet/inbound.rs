@@ -9,6 +9,7 @@ use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
 use crate::headers::rewrite::decrement_ttl;
 use crate::headers::rewrite::rewrite;
+use crate::policy::rules::Ruling;
 use crate::shard::Arrival;
 use crate::shard::Fate;
 use crate::shard::notes::Unmade;
@@ -53,12 +54,6 @@ impl PacketPath {
         }
         if parsed.is_fragment() {
             return self.inbound_fragment(at, bytes, sink);
-        }
-        if parsed.class == Class::Call {
-            return self.call_in(at, bytes, Via::Outside, sink);
-        }
-        if parsed.class == Class::Other {
-            return self.pass_other(at, bytes, sink);
         }
         self.inbound_flow(at, bytes, Via::Outside, sink)
     }
@@ -176,12 +171,13 @@ impl PacketPath {
         via: Via,
         sink: &mut S,
     ) -> Fate {
+        let Arrival { parsed, .. } = at;
         let decided = self.view().decide_inbound(&self.view().inbound_of(at, via), &mut ());
         if let Some(judged) = &decided.judged {
             self.note_judged(at.now, judged);
         }
         if let Some(ruling) = decided.ruling {
-            self.ledger.shared.rules.count(self.ledger.worker, ruling);
+            self.count_passed(parsed, ruling);
         }
         match decided {
             Decided { act: Act::Enter { mapping: index, session, hop }, judged, .. } => {
@@ -206,6 +202,9 @@ impl PacketPath {
         let Arrival { now, parsed, .. } = at;
         match act {
             Act::Enter { .. } | Act::EnterFlow { .. } => Fate::Done(Verdict::NoMapping),
+            Act::EnterByCall { mapping: index, hop } => {
+                self.enter_translated(at, bytes, Flow { index, session: None }, &hop, via, sink)
+            }
             Act::Open { mapping: index, new, by, purpose, hop } => {
                 let made = match purpose {
                     OpenedFor::Gateway => self.ledger.open_to_server(at, bytes, index, &new, by),
@@ -272,22 +271,12 @@ impl PacketPath {
         Fate::Done(Verdict::UnsolicitedSyn)
     }
 
-    pub(in crate::shard) fn pass_other<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
-        let Arrival { now, meta, parsed } = at;
-        let from = self.ledger.shared.facing(meta.ingress);
-        let decided = self.view().decide_other(from, parsed, &mut ());
-        if let Some(judged) = &decided.judged {
-            self.note_judged(now, judged);
-        }
-        if let Some(ruling) = decided.ruling {
-            self.ledger.shared.passes.count(self.ledger.worker, ruling);
-        }
-        match decided.act {
-            Act::Pass { hop } => self.pass_on(bytes, parsed, &hop, sink),
-            Act::Return(no_way) => self.turn_back(at, bytes, from.side, no_way, sink),
-            Act::Drop(verdict) => Fate::Done(verdict),
-            _ => Fate::Done(Verdict::ProtocolUnsupported),
-        }
+    /// Packets without ports have rules of their own.
+    #[cold]
+    pub(in crate::shard) fn count_passed(&self, parsed: &Parsed, ruling: Ruling) {
+        let shared = &self.ledger.shared;
+        let rules = if parsed.protocol().is_some() { &shared.rules } else { &shared.passes };
+        rules.count(self.ledger.worker, ruling);
     }
 
     pub(in crate::shard) fn deliver_untranslated<S: Sink>(

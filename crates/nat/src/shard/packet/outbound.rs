@@ -83,12 +83,6 @@ impl PacketPath {
         if parsed.is_fragment() {
             return self.outbound_fragment(at, bytes, sink);
         }
-        if parsed.class == Class::Call {
-            return self.call_out(at, bytes, sink);
-        }
-        if parsed.class == Class::Other {
-            return self.pass_other(at, bytes, sink);
-        }
         self.outbound_flow(at, bytes, hints, None, sink)
     }
 
@@ -102,7 +96,7 @@ impl PacketPath {
         sink: &mut S,
     ) -> Fate {
         let Arrival { now, meta, parsed } = at;
-        let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };
+        let Some(protocol) = parsed.protocol() else { return self.leave_portless(at, bytes, sink) };
         let realm = self.ledger.shared.realm_of(meta.ingress);
         let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
         let found = self.ledger.state.find_mapping(&key, hints.hash);
@@ -116,7 +110,7 @@ impl PacketPath {
                 }
                 let way = match leaving.way {
                     Ok(way) => way,
-                    Err(ending) => return self.end_outbound(at, bytes, &packet, Ruling::DEFAULT, ending, sink),
+                    Err(ending) => return self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink),
                 };
                 if let Some(judged) = &leaving.judged {
                     self.note_permitted(index, session, judged.permits);
@@ -135,7 +129,7 @@ impl PacketPath {
                         }
                         self.outbound_by_flow(at, bytes, datagram, (index, way), sink)
                     }
-                    Err(ending) => self.end_outbound(at, bytes, &packet, Ruling::DEFAULT, ending, sink),
+                    Err(ending) => self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink),
                 };
             }
             Belongs::Neither => match self.open_outbound(at, bytes, packet, sink) {
@@ -143,7 +137,7 @@ impl PacketPath {
                 Ok(Opened::Flow(index)) => {
                     return match self.view().way_by_dependent(parsed, index, &mut ()) {
                         Ok(way) => self.outbound_by_flow(at, bytes, datagram, (index, way), sink),
-                        Err(ending) => self.end_outbound(at, bytes, &packet, Ruling::DEFAULT, ending, sink),
+                        Err(ending) => self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink),
                     };
                 }
                 Err(fate) => return fate,
@@ -169,7 +163,7 @@ impl PacketPath {
         }
         let question = match question {
             Ok(question) => question,
-            Err(ending) => return Err(self.end_outbound(at, bytes, &packet, Ruling::DEFAULT, ending, sink)),
+            Err(ending) => return Err(self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink)),
         };
         if let Some(remote_outside) = question.shares {
             let (key, outside) = (packet.key, (remote_outside, question.ruling.action));
@@ -206,11 +200,12 @@ impl PacketPath {
                 Ok(Departure::Leave { mapping: index, session, way }) => {
                     return Ok(Opened::Session(way, Flow { index, session }));
                 }
-                Err(ending) => return Err(self.end_outbound(at, bytes, &packet, question.ruling, ending, sink)),
+                Err(ending) => return Err(self.end_outbound(at, bytes, question.ruling, ending, sink)),
             }
         }
-        let ending = Ending::Refuse { verdict: Verdict::PortsExhausted, wanted: question.ruling.action.pool() };
-        Err(self.end_outbound(at, bytes, &packet, question.ruling, ending, sink))
+        let wanted = question.ruling.action.pool();
+        let ending = Ending::Refuse { key: packet.key, verdict: Verdict::PortsExhausted, wanted };
+        Err(self.end_outbound(at, bytes, question.ruling, ending, sink))
     }
 
     fn note_opened(&mut self, packet: &Outbound<'_>, question: &Question, judged: Option<Judged>, flow: Flow) {
@@ -226,11 +221,10 @@ impl PacketPath {
         }
     }
 
-    fn end_outbound<S: Sink>(
+    pub(in crate::shard) fn end_outbound<S: Sink>(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
-        packet: &Outbound<'_>,
         ruling: Ruling,
         ending: Ending,
         sink: &mut S,
@@ -245,10 +239,10 @@ impl PacketPath {
                 self.ledger.shared.rules.count(self.ledger.worker, ruling);
                 return self.pass_on(bytes, at.parsed, &hop, sink);
             }
-            Ending::Refuse { verdict, wanted } => {
+            Ending::Refuse { key, verdict, wanted } => {
                 self.ledger.shared.rules.count(self.ledger.worker, ruling);
-                self.ledger.end_quiet_penalty(now, &packet.key);
-                return self.refuse(now, Unmade { key: &packet.key, verdict, wanted }, meta, bytes, sink);
+                self.ledger.end_quiet_penalty(now, &key);
+                return self.refuse(now, Unmade { key: &key, verdict, wanted }, meta, bytes, sink);
             }
             Ending::Drop(_) | Ending::Expire { .. } => {}
         }
@@ -351,9 +345,6 @@ impl PacketPath {
     }
 
     pub(in crate::shard) fn hairpin<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
-        if at.parsed.class == Class::Call {
-            return self.call_in(at, bytes, Via::Hairpin, sink);
-        }
         let fate = self.inbound_flow(at, bytes, Via::Hairpin, sink);
         self.after_hairpin(at, bytes, fate, sink)
     }

@@ -1,7 +1,6 @@
 //! What would happen to a packet now, step by step, for `natrix why`. The functions of the packet
 //! path decide, and nothing changes; a test compares both.
 
-mod calls;
 mod everywhere;
 mod flows;
 
@@ -201,11 +200,8 @@ impl View<'_> {
     }
 
     fn explain_inbound(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {
-        match packet.parsed.class {
-            Class::Call => return self.explain_call_in(packet, account),
-            Class::Other => return self.explain_other(Facing::OUTSIDE, packet.parsed, account),
-            Class::IcmpError => return Verdict::IcmpQuoteNoMapping,
-            _ => {}
+        if packet.parsed.class == Class::IcmpError {
+            return Verdict::IcmpQuoteNoMapping;
         }
         let decided = self.decide_inbound(packet, account);
         self.explain_act(packet, decided.act, account)
@@ -224,7 +220,9 @@ impl View<'_> {
                 }
                 self.state.mappings.get(mapping).internal()
             }
-            Act::Enter { mapping, .. } | Act::Open { mapping, .. } => self.state.mappings.get(mapping).internal(),
+            Act::Enter { mapping, .. } | Act::Open { mapping, .. } | Act::EnterByCall { mapping, .. } => {
+                self.state.mappings.get(mapping).internal()
+            }
             Act::EnterFlow { flow, .. } => {
                 let flow = self.state.flows.get(flow);
                 account.destination_after = Some(endpoint(flow.internal()));
@@ -266,6 +264,7 @@ impl View<'_> {
                 account.step(|| Step::SessionWouldBeCreated);
                 Endpoint::new(aim.address.into(), aim.port)
             }
+            Act::Pass { .. } if parsed.protocol().is_none() => return verdict,
             Act::Pass { .. } => {
                 account.source_after = Some(source);
                 account.destination_after = Some(Endpoint::new(parsed.destination.into(), parsed.destination_port));
@@ -335,13 +334,7 @@ impl View<'_> {
     }
 
     fn explain_outbound(&self, now: Instant, parsed: &Parsed, account: &mut Account) -> Verdict {
-        if parsed.class == Class::Call {
-            return self.explain_call_out(now, parsed, account);
-        }
-        if parsed.class == Class::Other {
-            return self.explain_other(Facing::inside(account.realm), parsed, account);
-        }
-        let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
+        let Some(protocol) = parsed.protocol() else { return self.explain_portless(now, parsed, account) };
         if parsed.class == Class::IcmpError {
             return Verdict::IcmpQuoteNoMapping;
         }
@@ -449,9 +442,19 @@ impl View<'_> {
         }
     }
 
-    fn explain_other(&self, from: Facing, parsed: &Parsed, account: &mut Account) -> Verdict {
-        let act = self.decide_other(from, parsed, account).act;
-        act.verdict(Via::Outside).unwrap_or(Verdict::ProtocolUnsupported)
+    fn explain_portless(&self, now: Instant, parsed: &Parsed, account: &mut Account) -> Verdict {
+        let (mapping, way) = match self.leave_portless(now, account.realm, parsed, account).leaves {
+            Ok(leaves) => leaves,
+            Err(ending) => return ending.verdict(),
+        };
+        let external = self.state.mappings.get(mapping).external();
+        account.source_after = Some(Endpoint::new(external.address, 0));
+        if let Way::Hairpin { .. } = way {
+            let translated = translated(parsed, (external.address.to_bits(), external.port));
+            return self.explain_translated(now, &translated, account);
+        }
+        account.destination_after = Some(Endpoint::new(parsed.destination.into(), parsed.destination_port));
+        Verdict::Outbound
     }
 }
 
