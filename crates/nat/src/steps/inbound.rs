@@ -99,7 +99,7 @@ impl Inbound<'_> {
         (self.parsed.source, remote_port(protocol, self.parsed.source_port))
     }
 
-    pub(super) fn external(&self) -> Endpoint {
+    pub(crate) fn external(&self) -> Endpoint {
         Endpoint::new(self.parsed.destination.into(), self.parsed.destination_port)
     }
 

@@ -1,8 +1,8 @@
 //! A packet from inside (RFC 6146 §3.5.1).
 //!
 //! ```text
-//!   belongs   the first session of a mapping, an endpoint-dependent session, or neither
-//!   leave     filters, if they have changed; route or hairpin        ─► a way, or the end
+//!   leave     the first session of a mapping, an endpoint-dependent session, or neither;
+//!             filters, if they have changed; route or hairpin        ─► a way, or the end
 //! ```
 //!
 //! If it is neither:
@@ -85,21 +85,21 @@ impl Outbound<'_> {
     }
 }
 
-/// What a packet from inside belongs to, found before any question is asked.
-#[derive(Clone, Copy)]
-pub(crate) enum Belongs {
-    /// The first session of this mapping.
-    First(u32),
-    /// An endpoint-dependent session.
-    Dependent(u32),
-    /// Perhaps a later session of a mapping.
-    Neither,
-}
-
 pub(crate) struct Leaving {
     /// `None` if the session has passed the present filters. Counted however the packet ends.
     pub(crate) judged: Option<Judged>,
-    pub(crate) way: Result<Way, Ending>,
+    /// `None`: by no session that can be found before any question is asked. Perhaps by a later one
+    /// of a mapping.
+    pub(crate) leaves: Result<Option<Leaves>, Ending>,
+}
+
+/// By what exists.
+#[derive(Clone, Copy)]
+pub(crate) enum Leaves {
+    /// Without a session if the pool does not filter.
+    ByMapping { mapping: u32, session: Option<SessionRef>, way: Way },
+    /// By an endpoint-dependent session.
+    ByDependent { index: u32, way: Way },
 }
 
 pub(crate) struct Questioned {
@@ -133,24 +133,9 @@ pub(crate) enum Way {
 }
 
 pub(crate) enum Departure {
-    /// Without a session if the pool does not filter.
-    Leave {
-        mapping: u32,
-        session: Option<SessionRef>,
-        way: Way,
-    },
-    Open {
-        mapping: u32,
-        place: SessionPlace,
-        by: HashedBy,
-        new: NewSession,
-        way: Way,
-    },
-    Map {
-        mapping: Preview,
-        new: NewSession,
-        way: Way,
-    },
+    Leave(Leaves),
+    Open { mapping: u32, place: SessionPlace, by: HashedBy, new: NewSession, way: Way },
+    Map { mapping: Preview, new: NewSession, way: Way },
 }
 
 pub(crate) enum Ending {
@@ -199,16 +184,23 @@ impl From<NoWay> for Ending {
 
 impl View<'_> {
     #[inline]
-    pub(crate) fn belongs(&self, packet: &Outbound<'_>) -> Belongs {
+    pub(crate) fn leave<T: Report>(&self, packet: &Outbound<'_>, report: &mut T) -> Leaving {
         let Outbound { now, parsed, ref key, found, .. } = *packet;
         let remote = packet.remote();
         let is_first = |mapping: &u32| {
             self.state.mappings.get(*mapping).session_matches(remote.0, remote.1, now) && self.has_kept_way(*mapping)
         };
-        match found.filter(is_first) {
-            Some(mapping) if parsed.class != Class::IcmpReply => Belongs::First(mapping),
-            _ => self.state.live_flow(key, remote, now).map_or(Belongs::Neither, Belongs::Dependent),
-        }
+        let mut judged = None;
+        let leaves = match found.filter(is_first) {
+            Some(mapping) if parsed.class != Class::IcmpReply => {
+                self.leave_by_first(packet, mapping, &mut judged, report).map(Some)
+            }
+            _ => match self.state.live_flow(key, remote, now) {
+                Some(index) => self.leave_by_dependent(packet, index, &mut judged, report).map(Some),
+                None => Ok(None),
+            },
+        };
+        Leaving { judged, leaves }
     }
 
     /// False if the remote address of the mapping's first session has become one of Natrix since
@@ -222,33 +214,37 @@ impl View<'_> {
         }
     }
 
-    /// By the first session of this mapping. Its addresses were checked when it was opened.
+    /// Its addresses were checked when the session was opened.
     #[inline]
-    pub(crate) fn leave_by_first<T: Report>(&self, packet: &Outbound<'_>, mapping: u32, report: &mut T) -> Leaving {
+    fn leave_by_first<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        mapping: u32,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<Leaves, Ending> {
         let first = self.state.mappings.get(mapping);
         let rule_key = RuleKey::of_flow(&packet.key, packet.remote());
-        let mut judged = None;
-        let way = self.judge_anew(first.session_generation(), rule_key, &mut judged, report);
-        let way = way.and_then(|()| {
-            self.way_of_session(first.session_is_hairpin(), packet.parsed.destination, packet.parsed, report)
-        });
-        if way.is_ok() {
-            self.report_mapping(packet.now, mapping, report);
-            self.report_session(packet.now, mapping, SessionRef::Inline, report);
-        }
-        Leaving { judged, way }
+        self.judge_anew(first.session_generation(), rule_key, judged, report)?;
+        let way = self.way_of_session(first.session_is_hairpin(), packet.parsed.destination, packet.parsed, report)?;
+        self.report_mapping(packet.now, mapping, report);
+        self.report_session(packet.now, mapping, SessionRef::Inline, report);
+        Ok(Leaves::ByMapping { mapping, session: Some(SessionRef::Inline), way })
     }
 
-    pub(crate) fn leave_by_dependent<T: Report>(&self, packet: &Outbound<'_>, index: u32, report: &mut T) -> Leaving {
+    fn leave_by_dependent<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        index: u32,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<Leaves, Ending> {
         let flow = self.state.flows.get(index);
         let rule_key = RuleKey::of_flow(&packet.key, flow.remote_inside());
-        let mut judged = None;
-        let way = self.judge_anew(flow.filter_generation(), rule_key, &mut judged, report);
-        let way = way.and_then(|()| self.way_by_dependent(packet.parsed, index, report));
-        if way.is_ok() {
-            self.report_flow(packet.now, index, report);
-        }
-        Leaving { judged, way }
+        self.judge_anew(flow.filter_generation(), rule_key, judged, report)?;
+        let way = self.way_by_dependent(packet.parsed, index, report)?;
+        self.report_flow(packet.now, index, report);
+        Ok(Leaves::ByDependent { index, way })
     }
 
     /// After the filters.
@@ -418,7 +414,7 @@ impl View<'_> {
         }
         if let (Some(mapping), Some(session)) = (alive, session) {
             self.report_session(*now, mapping, session, report);
-            return Ok(Departure::Leave { mapping, session: Some(session), way });
+            return Ok(Departure::Leave(Leaves::ByMapping { mapping, session: Some(session), way }));
         }
         if parsed.fragment_offset != 0 {
             return Err(Ending::Drop(Verdict::FragmentRefused));
@@ -500,7 +496,7 @@ impl View<'_> {
                 if protocol == Protocol::Udp
                     && compiled.filtering[protocol.index()] == Filtering::EndpointIndependent =>
             {
-                Ok(Departure::Leave { mapping, session: None, way })
+                Ok(Departure::Leave(Leaves::ByMapping { mapping, session: None, way }))
             }
             Err(verdict) => Err(Ending::Refuse { key: packet.key, verdict, wanted: Some(compiled.id) }),
         }

@@ -50,7 +50,7 @@ pub(crate) fn quote_of(packet: &[u8]) -> Result<Quote, Verdict> {
 }
 
 /// The endpoint as the other side knows it. A query identifier stays.
-fn known_as(other: (u32, u16), protocol: Protocol, quoted: Endpoint) -> Endpoint {
+pub(crate) fn known_as(other: (u32, u16), protocol: Protocol, quoted: Endpoint) -> Endpoint {
     let port = if protocol == Protocol::Icmp { quoted.port } else { other.1 };
     endpoint((other.0, port))
 }

@@ -6,6 +6,7 @@ use crate::headers::parse::Parsed;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
 use crate::headers::rewrite::rewrite;
+use crate::policy::rules::Permits;
 use crate::policy::rules::Ruling;
 use crate::shard::Arrival;
 use crate::shard::Fate;
@@ -22,9 +23,10 @@ use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
 pub(in crate::shard) use crate::steps::door::remote_port;
 use crate::steps::opening::Hints;
-use crate::steps::outbound::Belongs;
 use crate::steps::outbound::Departure;
 use crate::steps::outbound::Ending;
+use crate::steps::outbound::Leaves;
+use crate::steps::outbound::Leaving;
 use crate::steps::outbound::Outbound;
 use crate::steps::outbound::Question;
 use crate::steps::outbound::Questioned;
@@ -49,11 +51,6 @@ fn having_made(way: Way, made: u32) -> Way {
         Way::Out(_) => way,
         Way::Hairpin { .. } => Way::Hairpin { made },
     }
-}
-
-enum Opened {
-    Session(Way, Flow),
-    Flow(u32),
 }
 
 impl PacketPath {
@@ -101,52 +98,39 @@ impl PacketPath {
         let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
         let found = self.ledger.state.find_mapping(&key, hints.hash);
         let packet = Outbound { now, parsed, key, hints: *hints, found };
-        let (way, flow) = match self.view().belongs(&packet) {
-            Belongs::First(index) => {
-                let leaving = self.view().leave_by_first(&packet, index, &mut ());
-                let session = Some(SessionRef::Inline);
-                if let Some(judged) = &leaving.judged {
-                    self.note_judged(now, judged);
+        let Leaving { judged, leaves } = self.view().leave(&packet, &mut ());
+        if let Some(judged) = &judged {
+            self.note_judged(now, judged);
+        }
+        let leaves = match leaves {
+            Ok(Some(leaves)) => {
+                if let Some(judged) = &judged {
+                    self.note_leaves_permitted(&leaves, judged.permits);
                 }
-                let way = match leaving.way {
-                    Ok(way) => way,
-                    Err(ending) => return self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink),
-                };
-                if let Some(judged) = &leaving.judged {
-                    self.note_permitted(index, session, judged.permits);
-                }
-                (way, Flow { index, session })
+                leaves
             }
-            Belongs::Dependent(index) => {
-                let leaving = self.view().leave_by_dependent(&packet, index, &mut ());
-                if let Some(judged) = &leaving.judged {
-                    self.note_judged(now, judged);
-                }
-                return match leaving.way {
-                    Ok(way) => {
-                        if let Some(judged) = &leaving.judged {
-                            self.note_flow_permitted(index, judged.permits);
-                        }
-                        self.outbound_by_flow(at, bytes, datagram, (index, way), sink)
-                    }
-                    Err(ending) => self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink),
-                };
-            }
-            Belongs::Neither => match self.open_outbound(at, bytes, packet, sink) {
-                Ok(Opened::Session(way, flow)) => (way, flow),
-                Ok(Opened::Flow(index)) => {
-                    return match self.view().way_by_dependent(parsed, index, &mut ()) {
-                        Ok(way) => self.outbound_by_flow(at, bytes, datagram, (index, way), sink),
-                        Err(ending) => self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink),
-                    };
-                }
+            Ok(None) => match self.open_outbound(at, bytes, packet, sink) {
+                Ok(leaves) => leaves,
                 Err(fate) => return fate,
             },
+            Err(ending) => return self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink),
         };
-        self.established_outbound(at, bytes, datagram, way, flow, sink)
+        match leaves {
+            Leaves::ByMapping { mapping: index, session, way } => {
+                self.established_outbound(at, bytes, datagram, way, Flow { index, session }, sink)
+            }
+            Leaves::ByDependent { index, way } => self.outbound_by_flow(at, bytes, datagram, (index, way), sink),
+        }
     }
 
-    /// [`Belongs::Neither`].
+    fn note_leaves_permitted(&mut self, leaves: &Leaves, permits: Permits) {
+        match *leaves {
+            Leaves::ByMapping { mapping, session, .. } => self.note_permitted(mapping, session, permits),
+            Leaves::ByDependent { index, .. } => self.note_flow_permitted(index, permits),
+        }
+    }
+
+    /// By no session found so far.
     #[cold]
     #[inline(never)]
     fn open_outbound<S: Sink>(
@@ -155,7 +139,7 @@ impl PacketPath {
         bytes: &mut [u8],
         mut packet: Outbound<'_>,
         sink: &mut S,
-    ) -> Result<Opened, Fate> {
+    ) -> Result<Leaves, Fate> {
         let now = at.now;
         let Questioned { judged, question } = self.view().question(&packet, &mut ());
         if let Some(judged) = &judged {
@@ -171,8 +155,11 @@ impl PacketPath {
             if !matches!(opened, Ok(None)) {
                 self.ledger.shared.rules.count(self.ledger.worker, question.ruling);
             }
-            if let Some(flow) = opened? {
-                return Ok(Opened::Flow(flow));
+            if let Some(index) = opened? {
+                return match self.view().way_by_dependent(at.parsed, index, &mut ()) {
+                    Ok(way) => Ok(Leaves::ByDependent { index, way }),
+                    Err(ending) => Err(self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink)),
+                };
             }
         }
         for _ in 0..ATTEMPTS {
@@ -184,22 +171,21 @@ impl PacketPath {
                 }
                 Ok(Departure::Map { mapping, new, way }) => {
                     if let Ok(index) = self.ledger.commit_mapping(now, &mapping.mapping, &new) {
-                        let flow = Flow { index, session: Some(SessionRef::Inline) };
-                        self.note_opened(&packet, &question, judged, flow);
-                        return Ok(Opened::Session(having_made(way, made_mapping(index)), flow));
+                        let session = Some(SessionRef::Inline);
+                        self.note_opened(&packet, &question, judged, Flow { index, session });
+                        let way = having_made(way, made_mapping(index));
+                        return Ok(Leaves::ByMapping { mapping: index, session, way });
                     }
                     // Another worker was faster.
                     packet.hints.forget_draws();
                 }
                 Ok(Departure::Open { mapping: index, place, by, new, way }) => {
                     let session = self.ledger.commit_session(now, index, place, &new, by);
-                    let flow = Flow { index, session: Some(session) };
-                    self.note_opened(&packet, &question, judged, flow);
-                    return Ok(Opened::Session(having_made(way, made_session(index, session)), flow));
+                    self.note_opened(&packet, &question, judged, Flow { index, session: Some(session) });
+                    let way = having_made(way, made_session(index, session));
+                    return Ok(Leaves::ByMapping { mapping: index, session: Some(session), way });
                 }
-                Ok(Departure::Leave { mapping: index, session, way }) => {
-                    return Ok(Opened::Session(way, Flow { index, session }));
-                }
+                Ok(Departure::Leave(leaves)) => return Ok(leaves),
                 Err(ending) => return Err(self.end_outbound(at, bytes, question.ruling, ending, sink)),
             }
         }

@@ -1,19 +1,15 @@
 //! What would happen to a packet now, step by step, for `natrix why`. The functions of the packet
 //! path decide, and nothing changes; a test compares both.
 
+mod decisions;
 mod everywhere;
-mod flows;
 
-use alg::AlgId;
-
-use crate::headers::icmp_quote;
 use crate::headers::packet::Packet;
 use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Stage;
 use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
 use crate::headers::parse::parse;
-use crate::policy::rules::RuleKey;
 use crate::random::Random;
 use crate::shard::Arrival;
 use crate::shard::PACKET_BUFFER_BYTES;
@@ -25,29 +21,12 @@ use crate::shard::edge::preview::Arrived;
 use crate::shard::edge::preview::Numbering;
 use crate::shard::edge::preview::source_of;
 use crate::shard::packet::inbound::Via;
-use crate::shard::packet::outbound::remote_port;
 use crate::show::view::Explanation;
 use crate::show::view::Onward;
 use crate::state::calls::CALL_SPACE;
-use crate::state::flow::endpoint;
 use crate::state::host::HostKey;
-use crate::state::mapping::InternalKey;
 use crate::steps::door::Towards;
-use crate::steps::inbound::Act;
 use crate::steps::inbound::Inbound;
-use crate::steps::inbound::OpenedFor;
-use crate::steps::new_mapping::Preview;
-use crate::steps::opening::Ask;
-use crate::steps::opening::External;
-use crate::steps::opening::Hints;
-use crate::steps::opening::Source;
-use crate::steps::outbound::Belongs;
-use crate::steps::outbound::Departure;
-use crate::steps::outbound::Ending;
-use crate::steps::outbound::Outbound;
-use crate::steps::outbound::Question;
-use crate::steps::outbound::Way;
-use crate::steps::outbound::translated;
 use crate::steps::report::Report;
 use crate::steps::step::HostRole;
 use crate::steps::step::STEPS_MAX;
@@ -60,14 +39,12 @@ use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::InsideHost;
 use crate::types::InterfaceId;
-use crate::types::MappingIndex;
-use crate::types::PoolId;
-use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::types::is_host_number;
 use crate::verdict::Verdict;
+use alg::AlgId;
 
 struct Account {
     realm: RealmId,
@@ -138,15 +115,6 @@ impl Account {
     }
 }
 
-fn from_outside(now: Instant, parsed: &Parsed, turn: u8) -> Inbound<'_> {
-    Inbound { now, parsed, via: Via::Outside, realm: RealmId::default(), turn, is_vacated: false }
-}
-
-/// `realm`: of the sender.
-fn hairpinned(now: Instant, translated: &Parsed, realm: RealmId) -> Inbound<'_> {
-    Inbound { now, parsed: translated, via: Via::Hairpin, realm, turn: 0, is_vacated: false }
-}
-
 impl Report for Account {
     const LISTENS: bool = true;
 
@@ -182,280 +150,6 @@ impl View<'_> {
         let door = self.door(&Towards::of(parsed, protocol, turn), now);
         self.worker_behind(&door)
     }
-
-    fn explain_error(&self, at: Arrival<'_>, packet: &[u8], is_from_inside: bool, account: &mut Account) {
-        let Ok(quote) = icmp_quote::parse(packet) else { return };
-        account.step(|| Step::Quoted {
-            protocol: quote.protocol,
-            source: quote.source,
-            destination: quote.destination,
-        });
-        let Arrival { now, meta, parsed } = at;
-        // Only the steps in `account` count.
-        let _ = if is_from_inside {
-            self.decide_error_out(now, parsed, &quote, (account.realm, false), account)
-        } else {
-            self.decide_error_in(now, parsed, &quote, meta.turn, account)
-        };
-    }
-
-    fn explain_inbound(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {
-        if packet.parsed.class == Class::IcmpError {
-            return Verdict::IcmpQuoteNoMapping;
-        }
-        let decided = self.decide_inbound(packet, account);
-        self.explain_act(packet, decided.act, account)
-    }
-
-    fn explain_act(&self, packet: &Inbound<'_>, act: Act, account: &mut Account) -> Verdict {
-        let Inbound { now, parsed, via, .. } = *packet;
-        let source = Endpoint::new(parsed.source.into(), parsed.source_port);
-        let verdict = act.verdict(via).unwrap_or(Verdict::NoMapping);
-        let internal = match act {
-            Act::Open { mapping, new, purpose: OpenedFor::Gateway, .. } => {
-                let asks = self.gateway_of_server(mapping).is_some_and(|gateway| account.asks(gateway.alg));
-                let remote = (new.remote_address, new.remote_port);
-                if self.decide_to_server(now, mapping, remote, asks).is_read {
-                    account.step(|| Step::SessionWouldBeCreated);
-                }
-                self.state.mappings.get(mapping).internal()
-            }
-            Act::Enter { mapping, .. } | Act::Open { mapping, .. } | Act::EnterByCall { mapping, .. } => {
-                self.state.mappings.get(mapping).internal()
-            }
-            Act::EnterFlow { flow, .. } => {
-                let flow = self.state.flows.get(flow);
-                account.destination_after = Some(endpoint(flow.internal()));
-                if via == Via::Outside {
-                    let port =
-                        if flow.protocol() == Protocol::Icmp { parsed.source_port } else { flow.remote_inside().1 };
-                    account.source_after = Some(Endpoint::new(flow.remote_inside().0.into(), port));
-                }
-                return verdict;
-            }
-            Act::Activate { inside, .. } => {
-                let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
-                account.realm = inside.realm;
-                let source_after = account.source_after;
-                let (key, new_host) = match self.endpoint_of_static(now, &inside, protocol) {
-                    Ok(endpoint) => endpoint,
-                    Err(verdict) => return verdict,
-                };
-                if new_host.is_some() {
-                    account.receiver = self.snapshot.transition.host_key(inside.realm, &inside.host);
-                }
-                let view = View { new_host: new_host.as_ref(), ..*self };
-                let made = view.explain_new_mapping(now, &key, None, account);
-                account.source_after = source_after;
-                if let Some(verdict) = made {
-                    return verdict;
-                }
-                account.step(|| Step::SessionWouldBeCreated);
-                Endpoint::new(key.address.into(), key.port)
-            }
-            Act::Lead { aim, .. } => {
-                let is_here = self.snapshot.worker_of_subscriber(aim.address) == self.worker;
-                let outside = parsed.protocol().map(|protocol| packet.towards(protocol).key);
-                if let Some(outside) = outside.filter(|_| is_here)
-                    && let Err(verdict) = self.decide_lead(now, &aim, &outside, &mut account.random.clone())
-                {
-                    return verdict;
-                }
-                account.step(|| Step::SessionWouldBeCreated);
-                Endpoint::new(aim.address.into(), aim.port)
-            }
-            Act::Pass { .. } if parsed.protocol().is_none() => return verdict,
-            Act::Pass { .. } => {
-                account.source_after = Some(source);
-                account.destination_after = Some(Endpoint::new(parsed.destination.into(), parsed.destination_port));
-                return verdict;
-            }
-            Act::HandOff { .. } | Act::Vacate { .. } => {
-                account.onward = Onward::by(packet, &act);
-                return verdict;
-            }
-            Act::Local(_) | Act::Hold { .. } | Act::Drop(_) | Act::Refuse { .. } | Act::Return(_) => return verdict,
-        };
-        account.destination_after = Some(internal);
-        if via == Via::Outside {
-            account.source_after = Some(source);
-        }
-        verdict
-    }
-
-    fn explain_second_half(
-        &self,
-        now: Instant,
-        parsed: &Parsed,
-        key: &InternalKey,
-        (alive, owner, is_balanced): (Option<u32>, Option<(WorkerId, MappingIndex)>, bool),
-        account: &mut Account,
-    ) -> Verdict {
-        let addressed = Endpoint::new(parsed.destination.into(), parsed.destination_port);
-        let is_own = alive.is_some() && owner == alive.map(|index| (self.worker, MappingIndex(index)));
-        if !is_balanced && (is_own || alive.is_none() && account.source_after == Some(addressed)) {
-            // To its own external endpoint, perhaps by the forward that it activates: its session
-            // lets it in, unless a filter refuses it.
-            let remote = (parsed.destination, remote_port(key.protocol, parsed.destination_port));
-            let judged = self.judge(false, RuleKey::of_flow(key, remote), false, account);
-            if let Err(verdict) = judged.check() {
-                return verdict;
-            }
-            account.destination_after = Some(Endpoint::new(key.address.into(), key.port));
-            return self.explain_route(Side::Inside, key.address, parsed, account).unwrap_or(Verdict::Hairpin);
-        }
-        // A new mapping's port is unknown, its address only known without a choice.
-        let address = account.address.map_or(parsed.source.into(), |index| self.snapshot.address(index));
-        let is_known = account.source_after.is_some();
-        let translated = match account.source_after {
-            Some(source) => translated(parsed, (source.address.to_bits(), source.port)),
-            None => Parsed { source: address.to_bits(), source_port: 0, ..*parsed },
-        };
-        let has_mapping = owner.is_some_and(|(_, mapping)| mapping != MappingIndex::SHARED);
-        if is_balanced && !is_known && !has_mapping {
-            return self.explain_any_target(&hairpinned(now, &translated, account.realm), account);
-        }
-        self.explain_translated(now, &translated, account)
-    }
-
-    fn explain_translated(&self, now: Instant, translated: &Parsed, account: &mut Account) -> Verdict {
-        match self.explain_inbound(&hairpinned(now, translated, account.realm), account) {
-            _ if account.onward.is_some() => Verdict::Hairpin,
-            verdict => verdict,
-        }
-    }
-
-    fn explain_route(&self, side: Side, destination: u32, parsed: &Parsed, account: &mut Account) -> Option<Verdict> {
-        let towards = match side {
-            Side::Inside => Facing::inside(account.realm),
-            Side::Outside => Facing::OUTSIDE,
-        };
-        self.way(towards, destination, parsed, account).err().map(|no_way| no_way.verdict)
-    }
-
-    fn explain_outbound(&self, now: Instant, parsed: &Parsed, account: &mut Account) -> Verdict {
-        let Some(protocol) = parsed.protocol() else { return self.explain_portless(now, parsed, account) };
-        if parsed.class == Class::IcmpError {
-            return Verdict::IcmpQuoteNoMapping;
-        }
-        let key = InternalKey { realm: account.realm, protocol, address: parsed.source, port: parsed.source_port };
-        let hash = self.state.hash_of(&key);
-        let found = self.state.find_mapping(&key, hash);
-        let packet = Outbound { now, parsed, key, hints: Hints::of(hash), found };
-        match self.belongs(&packet) {
-            Belongs::First(mapping) => return self.explain_first(&packet, mapping, account),
-            Belongs::Dependent(flow) => return self.explain_dependent(&packet, flow, account),
-            Belongs::Neither => {}
-        }
-        let question = match self.question(&packet, account).question {
-            Ok(question) => question,
-            Err(ending) => return self.explain_ending(&packet, &ending, account),
-        };
-        if let Some(remote_outside) = question.shares
-            && let Some(verdict) = self.explain_sharing(&packet, remote_outside, question.ruling.action, account)
-        {
-            return verdict;
-        }
-        let mut departure = self.decide_departure(&packet, &question, &mut account.random.clone(), account);
-        if let Err(Ending::Expire { way, .. }) = departure {
-            departure = self.map(&packet, &question, way, &mut account.random.clone(), account);
-        }
-        match departure {
-            Ok(departure) => self.explain_departure(&packet, &question, departure, account),
-            Err(ending) => self.explain_ending(&packet, &ending, account),
-        }
-    }
-
-    fn explain_first(&self, packet: &Outbound<'_>, mapping: u32, account: &mut Account) -> Verdict {
-        let way = match self.leave_by_first(packet, mapping, account).way {
-            Ok(way) => way,
-            Err(ending) => return self.explain_ending(packet, &ending, account),
-        };
-        let external = self.state.mappings.get(mapping).external();
-        account.source_after = Some(external);
-        if let Way::Hairpin { .. } = way {
-            let translated = translated(packet.parsed, (external.address.to_bits(), external.port));
-            return self.explain_translated(packet.now, &translated, account);
-        }
-        account.destination_after = Some(packet.destination());
-        Verdict::Outbound
-    }
-
-    fn explain_ending(&self, packet: &Outbound<'_>, ending: &Ending, account: &mut Account) -> Verdict {
-        if let Ending::Pass(_) = ending {
-            account.source_after = Some(Endpoint::new(packet.parsed.source.into(), packet.parsed.source_port));
-            account.destination_after = Some(packet.destination());
-        }
-        ending.verdict()
-    }
-
-    fn explain_departure(
-        &self,
-        packet: &Outbound<'_>,
-        question: &Question,
-        departure: Departure,
-        account: &mut Account,
-    ) -> Verdict {
-        let way = match departure {
-            Departure::Leave { mapping, way, .. } | Departure::Open { mapping, way, .. } => {
-                account.source_after = Some(self.state.mappings.get(mapping).external());
-                way
-            }
-            Departure::Map { mapping, way, .. } => {
-                self.note_preview(&mapping, account);
-                way
-            }
-        };
-        if let Way::Hairpin { .. } = way {
-            let owner = self.owner_of_destination(packet);
-            let half = (question.alive, owner, question.is_balanced);
-            return self.explain_second_half(packet.now, packet.parsed, &packet.key, half, account);
-        }
-        account.destination_after = Some(packet.destination());
-        Verdict::Outbound
-    }
-
-    fn explain_new_mapping(
-        &self,
-        now: Instant,
-        key: &InternalKey,
-        wanted: Option<PoolId>,
-        account: &mut Account,
-    ) -> Option<Verdict> {
-        let hash = self.state.hash_of(key);
-        let expired = self.state.find_mapping(key, hash);
-        let ask = Ask { now, key, wanted, hints: Hints::of(hash), expired };
-        let preview = match self.decide_mapping(&ask, &mut account.random.clone(), account) {
-            Ok(preview) => preview,
-            Err(verdict) => return Some(verdict),
-        };
-        self.note_preview(&preview, account);
-        None
-    }
-
-    fn note_preview(&self, preview: &Preview, account: &mut Account) {
-        let External { address, port, source } = preview.mapping.external;
-        if matches!(source, Source::Static(_)) {
-            account.source_after = Some(Endpoint::new(self.snapshot.address(address), port));
-        } else {
-            account.address = preview.address;
-        }
-    }
-
-    fn explain_portless(&self, now: Instant, parsed: &Parsed, account: &mut Account) -> Verdict {
-        let (mapping, way) = match self.leave_portless(now, account.realm, parsed, account).leaves {
-            Ok(leaves) => leaves,
-            Err(ending) => return ending.verdict(),
-        };
-        let external = self.state.mappings.get(mapping).external();
-        account.source_after = Some(Endpoint::new(external.address, 0));
-        if let Way::Hairpin { .. } = way {
-            let translated = translated(parsed, (external.address.to_bits(), external.port));
-            return self.explain_translated(now, &translated, account);
-        }
-        account.destination_after = Some(Endpoint::new(parsed.destination.into(), parsed.destination_port));
-        Verdict::Outbound
-    }
 }
 
 impl Shard {
@@ -464,32 +158,58 @@ impl Shard {
     /// Ask the shard of [`View::worker_to_ask`]. Other workers explain the rest
     /// ([`Explanation::onward`]).
     pub fn explain(&self, now: Instant, from: Facing, packet: &[u8]) -> Explanation {
+        self.explain_as(now, from, None, packet)
+    }
+
+    /// Continues the explanation of another worker.
+    pub fn explain_onward(&self, now: Instant, onward: Onward, packet: &[u8]) -> Explanation {
+        let from = if onward.via == Via::Outside { Facing::OUTSIDE } else { Facing::inside(onward.realm) };
+        self.explain_as(now, from, Some(onward), packet)
+    }
+
+    fn explain_as(&self, now: Instant, from: Facing, onward: Option<Onward>, packet: &[u8]) -> Explanation {
         let Facing { side, realm } = from;
         let mut account = Account::new(realm, &self.path.ledger.random, Vec::new());
         let mut frame = [&[0; ROOM], packet].concat();
-        let start = match self.pass_edge(now, self.ingress(from), &mut frame, Numbering::Here, &mut account) {
+        let numbering = if onward.is_some() { Numbering::Any } else { Numbering::Here };
+        let start = match self.pass_edge(now, self.ingress(from), &mut frame, numbering, &mut account) {
             Ok(start) => start,
             Err(verdict) => {
-                if let (true, Ok(parsed)) = (account.steps.is_empty(), parse(packet)) {
+                if let (true, None, Ok(parsed)) = (account.steps.is_empty(), onward, parse(packet)) {
                     account.parsed(&parsed);
                 }
                 return account.end(verdict);
             }
         };
         let packet = frame.get(start..).unwrap_or_default();
-        let parsed = match parse(packet) {
+        let mut parsed = match parse(packet) {
             Ok(parsed) => parsed,
             Err(verdict) => return account.end(verdict),
         };
         account.look_into(packet, &parsed);
-        account.parsed(&parsed);
-        account.step(|| Step::Owner(self.view().worker_to_ask(now, side, packet)));
+        // The first half of a hairpin has said it.
+        if onward.is_none_or(|onward| onward.via == Via::Outside) {
+            account.parsed(&parsed);
+        }
+        let (here, to_ask) = (self.view().worker, || self.view().worker_to_ask(now, side, packet));
+        account.step(|| Step::Owner(if onward.is_some() { here } else { to_ask() }));
+        if let Some(onward) = onward {
+            (parsed.source, parsed.source_port) = (onward.source.address.to_bits(), onward.source.port);
+        }
+        let (via, turn, is_vacated) =
+            onward.map_or((Via::Outside, 0, false), |onward| (onward.via, onward.turn, onward.is_vacated));
         let new_host = account.new_host;
-        let verdict = match side {
-            Side::Inside => self.view_with(new_host.as_ref()).explain_outbound(now, &parsed, &mut account),
-            Side::Outside => self.view().explain_inbound(&from_outside(now, &parsed, 0), &mut account),
+        let verdict = match (onward, side) {
+            (None, Side::Inside) => self.view_with(new_host.as_ref()).explain_leaving(now, &parsed, &mut account),
+            _ => {
+                let packet = Inbound { now, parsed: &parsed, via, realm, turn, is_vacated };
+                self.view().explain_entering(&packet, &mut account)
+            }
         };
-        let source = self.source_of_departure(&parsed, side == Side::Inside, &account);
+        let source = match onward {
+            Some(onward) if onward.via == Via::Outside => onward.source,
+            _ => self.source_of_departure(&parsed, side == Side::Inside, &account),
+        };
         let verdict = self.explain_output(&mut frame, start, source, verdict, &mut account);
         self.name_hosts(source, &mut account);
         account.end(verdict)
@@ -544,38 +264,6 @@ impl Shard {
 
     fn view_with<'a>(&'a self, new_host: Option<&'a NewHost>) -> View<'a> {
         View { new_host, ..self.view() }
-    }
-
-    /// Continues the explanation of another worker.
-    pub fn explain_onward(&self, now: Instant, onward: Onward, packet: &[u8]) -> Explanation {
-        let Onward { realm, source, via, turn, is_vacated, .. } = onward;
-        let mut account = Account::new(realm, &self.path.ledger.random, Vec::new());
-        let from = if via == Via::Outside { Facing::OUTSIDE } else { Facing::inside(realm) };
-        let mut frame = [&[0; ROOM], packet].concat();
-        let start = match self.pass_edge(now, self.ingress(from), &mut frame, Numbering::Any, &mut account) {
-            Ok(start) => start,
-            Err(verdict) => return account.end(verdict),
-        };
-        let packet = frame.get(start..).unwrap_or_default();
-        let parsed = match parse(packet) {
-            Ok(parsed) => parsed,
-            Err(verdict) => return account.end(verdict),
-        };
-        account.look_into(packet, &parsed);
-        if via == Via::Outside {
-            account.parsed(&parsed);
-        }
-        account.step(|| Step::Owner(self.view().worker));
-        let parsed = Parsed { source: source.address.to_bits(), source_port: source.port, ..parsed };
-        let verdict =
-            self.view().explain_inbound(&Inbound { now, parsed: &parsed, via, realm, turn, is_vacated }, &mut account);
-        let source = match via {
-            Via::Hairpin => self.source_of_departure(&parsed, true, &account),
-            Via::Outside => source,
-        };
-        let verdict = self.explain_output(&mut frame, start, source, verdict, &mut account);
-        self.name_hosts(source, &mut account);
-        account.end(verdict)
     }
 
     fn ingress(&self, from: Facing) -> InterfaceId {
@@ -676,7 +364,7 @@ impl Shard {
             let offset = parsed.fragment_offset;
             account.step(|| Step::Fragment { offset, more: parsed.more_fragments });
         } else if hairpin {
-            self.view().explain_inbound(&inbound, account);
+            self.view().explain_entering(&inbound, account);
         } else {
             let owner = match side {
                 Side::Inside => self.path.ledger.shared.worker_of_subscriber(parsed.source),
@@ -687,10 +375,10 @@ impl Shard {
                 _ if owner != self.path.ledger.worker => {}
                 Side::Inside => {
                     let new_host = account.new_host;
-                    self.view_with(new_host.as_ref()).explain_outbound(now, &parsed, account);
+                    self.view_with(new_host.as_ref()).explain_leaving(now, &parsed, account);
                 }
                 Side::Outside => {
-                    self.view().explain_inbound(&inbound, account);
+                    self.view().explain_entering(&inbound, account);
                 }
             }
         }
