@@ -56,6 +56,19 @@ pub(super) enum Incoming {
     },
 }
 
+impl Incoming {
+    /// The host that it belongs to.
+    pub(super) const fn host_address(&self) -> Option<u128> {
+        match self {
+            Incoming::Other => None,
+            Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => {
+                Some(key.address)
+            }
+            Incoming::Request { source, .. } | Incoming::Fragment { source, .. } => Some(*source),
+        }
+    }
+}
+
 /// Sets of packets in a burst, a bit for each.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Places {
@@ -153,7 +166,6 @@ impl PacketPath {
         finished: &mut u64,
     ) -> bool {
         let incoming = match self.look_at_edge(packet) {
-            Ok(Incoming::Other) => return false,
             Ok(incoming) => incoming,
             Err(refusal) => {
                 self.refuse_at_edge(now, packet, &refusal, sink);
@@ -161,11 +173,7 @@ impl PacketPath {
                 return false;
             }
         };
-        let address = match &incoming {
-            Incoming::Other => return false,
-            Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => key.address,
-            Incoming::Request { source, .. } | Incoming::Fragment { source, .. } => *source,
-        };
+        let Some(address) = incoming.host_address() else { return false };
         let worker = self.ledger.shared.worker_of_host(address);
         if worker != self.ledger.worker {
             if self.is_request(packet, &incoming) {

@@ -121,7 +121,7 @@ impl PacketPath {
         mtu: u32,
         (key, hash): (&HostKey, u64),
     ) -> Result<(), Verdict> {
-        self.ledger.state.subscribers.hosts.find(hash, key).ok_or(Verdict::IcmpQuoteNoMapping)?;
+        self.quoted_host(key, hash)?;
         if let Ok(mtu) = u16::try_from(mtu) {
             let realm = self.ledger.shared.transition.realm_of(key.way);
             self.edge.path_mtus.note(now, (realm, key.address), mtu);
@@ -140,10 +140,16 @@ impl PacketPath {
     ) -> Result<(), Refusal> {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
         let number = match headers.kind {
-            Kind::Error => self.ledger.state.subscribers.hosts.find(hash, &key).ok_or(Verdict::IcmpQuoteNoMapping)?,
+            Kind::Error => self.quoted_host(&key, hash)?,
             _ => self.ledger.enter_host(now, hash, &key, realm)?,
         };
         self.translate_from(packet, headers, (number, destination), key.way)
+    }
+
+    /// The number of the host that an error is about. An error makes no record.
+    #[inline(always)]
+    pub(super) fn quoted_host(&self, key: &HostKey, hash: u64) -> Result<u32, Verdict> {
+        self.ledger.state.subscribers.hosts.find(hash, key).ok_or(Verdict::IcmpQuoteNoMapping)
     }
 
     #[inline(always)]

@@ -104,11 +104,7 @@ impl PacketPath {
         report: &mut R,
     ) -> Result<Arrived, Refusal> {
         let incoming = self.look_at_edge(packet)?;
-        let address = match &incoming {
-            Incoming::Nat64 { key, .. } | Incoming::Softwire { key, .. } | Incoming::TooBig { key, .. } => key.address,
-            Incoming::Request { source, .. } | Incoming::Fragment { source, .. } => *source,
-            Incoming::Other => return Ok(Arrived::Ipv4),
-        };
+        let Some(address) = incoming.host_address() else { return Ok(Arrived::Ipv4) };
         let owner = self.ledger.shared.worker_of_host(address);
         if owner != self.ledger.worker && numbering == Numbering::Here {
             return Ok(Arrived::Elsewhere(owner));
@@ -116,16 +112,16 @@ impl PacketPath {
         match incoming {
             Incoming::Nat64 { headers, destination, key, hash } => {
                 let number = match (headers.kind, numbering) {
-                    (Kind::Error, Numbering::Here) => self.known_host(hash, &key, report),
-                    _ => self.preview_number(now, packet, numbering, (&key, hash), report),
+                    (Kind::Error, Numbering::Here) => report_sender(self.quoted_host(&key, hash)?, true, &key, report),
+                    _ => self.preview_number(now, packet, numbering, (&key, hash), report)?,
                 };
-                self.translate_from(packet, &headers, (number?, destination), key.way)?;
+                self.translate_from(packet, &headers, (number, destination), key.way)?;
             }
             Incoming::Softwire { offset, key, hash } => {
                 self.preview_from_softwire(now, packet, offset, numbering, (&key, hash), report)?;
             }
             Incoming::TooBig { key, hash, .. } => {
-                self.known_host(hash, &key, report)?;
+                report_sender(self.quoted_host(&key, hash)?, true, &key, report);
                 return Err(Verdict::Local.into());
             }
             Incoming::Request { way, offset, .. } => {
@@ -163,12 +159,6 @@ impl PacketPath {
         take_from_softwire(packet, offset, &parsed, (number, key), &self.ledger.state.subscribers.hosts)
     }
 
-    fn known_host<R: Report>(&self, hash: u64, key: &HostKey, report: &mut R) -> Result<u32, Verdict> {
-        let number = self.ledger.state.subscribers.hosts.find(hash, key).ok_or(Verdict::IcmpQuoteNoMapping)?;
-        report_sender(Previewed { number, is_known: true }, key, report);
-        Ok(number)
-    }
-
     fn preview_number<R: Report>(
         &self,
         now: Instant,
@@ -181,9 +171,8 @@ impl PacketPath {
             return Ok(crate::types::HOSTS_FIRST);
         }
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
-        let previewed = self.ledger.state.subscribers.hosts.preview(now, hash, key, realm)?;
-        report_sender(previewed, key, report);
-        Ok(previewed.number)
+        let Previewed { number, is_known } = self.ledger.state.subscribers.hosts.preview(now, hash, key, realm)?;
+        Ok(report_sender(number, is_known, key, report))
     }
 
     /// `new_host`: the IPv6 host that gets the packet, if it has no record.
@@ -260,13 +249,13 @@ impl PacketPath {
     }
 }
 
-fn report_sender<R: Report>(previewed: Previewed, key: &HostKey, report: &mut R) {
-    let Previewed { number, is_known } = previewed;
+fn report_sender<R: Report>(number: u32, is_known: bool, key: &HostKey, report: &mut R) -> u32 {
     report.step(|| Step::Host {
         number: Ipv4Addr::from_bits(number),
         host: view_of(key),
         role: HostRole::Sender { is_known },
     });
+    number
 }
 
 pub(in crate::shard) fn source_of(packet: &[u8]) -> Option<u128> {
