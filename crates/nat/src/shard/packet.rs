@@ -1,7 +1,6 @@
 //! Processes one packet: asks [`crate::steps`], commits, rewrites.
 
 pub(in crate::shard) mod activation;
-pub(in crate::shard) mod calls;
 pub(in crate::shard) mod endpoint_dependent;
 pub(in crate::shard) mod errors;
 pub(in crate::shard) mod fragments;
@@ -12,6 +11,7 @@ pub(in crate::shard) mod inbound;
 pub(in crate::shard) mod local;
 pub(in crate::shard) mod outbound;
 pub(in crate::shard) mod port_control;
+pub(in crate::shard) mod portless;
 pub(in crate::shard) mod targets;
 
 use crate::headers::identification::IdentificationSource;
