@@ -66,8 +66,8 @@ step "lints" cargo clippy --workspace --all-targets --locked --features "$with_d
 step "lints without DPDK" cargo clippy "${differing[@]}" --all-targets --locked -- -D warnings
 # Without DPDK only the binary and one study differ; every other test runs once, with it.
 step "tests without DPDK" cargo test --workspace --locked --no-fail-fast --test binary --test study
-# Tests build and drop thousands of engines. If the allocator keeps their memory, the kernel need not
-# clear it again each time.
+# Tests build and drop thousands of engines. If the allocator keeps their memory, the kernel need
+# not clear it again each time.
 readonly keeping=glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=268435456
 step "tests" env GLIBC_TUNABLES="$keeping" cargo test --workspace --locked --no-fail-fast --features "$with_dpdk"
 step "package" scripts/package.sh --test --built

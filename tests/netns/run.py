@@ -78,8 +78,8 @@ QUIET = (
     "a_million_routes_of_the_kernel_take_at_most_200_mb",
 )
 
-# Their testers and devices go before all other programs (nice -19) and have both CPUs for minutes. So each runs by
-# itself, after the others.
+# Their testers and devices go before all other programs (nice -19) and have both CPUs for minutes.
+# So each runs by itself, after the others.
 ALONE = ("lab", "lab_end")
 
 

@@ -84,11 +84,17 @@ fn open(one: &mut Instance, ports: core::ops::Range<u16>) -> u64 {
 }
 
 /// Has all of these mappings made: what a few make is written before the next, also on a busy
-/// machine.
+/// machine, where the writer may not yet have seen that records wait.
 fn open_all(one: &mut Instance, ports: core::ops::Range<u16>) {
     for first in ports.clone().step_by(usize::from(AT_A_TIME)) {
         let last = ports.end.min(first + AT_A_TIME);
+        let written = log_of(one).records_written;
         assert_eq!(open(one, first..last), u64::from(last - first));
+        let begin = Instant::now();
+        while log_of(one).records_written < written + u64::from(last - first) {
+            assert!(begin.elapsed() < PATIENCE, "a record for each is written: {:?}", log_of(one));
+            thread::sleep(Duration::from_millis(5));
+        }
         settle(one);
     }
 }
