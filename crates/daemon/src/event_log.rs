@@ -212,9 +212,11 @@ fn open_store(
     clock: Clock,
 ) -> Result<(StoreWriter, Rings), EventLogError> {
     let error = |source| EventLogError::Store { path: wanted.path.clone(), source };
-    let Clocks { now, unix_us } = clock.both();
-    let moment = Moment { monotonic_us: now.as_micros(), unix_us };
-    let writer = StoreWriter::open(&wanted.path, store_options(wanted), moment).map_err(error)?;
+    let moment = || {
+        let Clocks { now, unix_us } = clock.both();
+        Moment { monotonic_us: now.as_micros(), unix_us }
+    };
+    let writer = StoreWriter::open_by(&wanted.path, store_options(wanted), moment).map_err(error)?;
     let rings = writer.create_rings(workers, queue).map_err(error)?;
     Ok((writer, rings.into_iter().unzip()))
 }

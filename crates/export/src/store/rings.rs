@@ -21,11 +21,16 @@ use nat::event::EventKind;
 use nat::event::FINISHED;
 use nat::event::Record;
 
+use super::catalogue::Moment;
 use super::catalogue::hex;
 use super::codec::Cursor;
 use super::unwritten;
 use super::unwritten::Unwritten;
 use super::unwritten::UnwrittenLeft;
+
+/// Longest time between clocks that are read at one moment, in µs, and how often to try.
+const READING_US: i64 = 200;
+const READINGS_MAX: u32 = 10;
 
 /// Rings in the folder of a store that was put aside begin with this.
 pub(crate) const RING: &str = "ring-";
@@ -141,11 +146,33 @@ fn machine_boot() -> [u8; 16] {
     u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes()
 }
 
-/// Time since the machine's boot in µs, to 10 ms.
+/// Time since the machine's boot in µs.
 pub(crate) fn uptime_us() -> i64 {
-    let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
-    let seconds: f64 = text.split(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0.0);
-    (seconds * 1e6) as i64
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec.saturating_mul(1_000_000) + time.tv_nsec / 1_000
+}
+
+/// Reads both clocks and the time since the machine's boot at one moment. A thread that is
+/// interrupted between them reads them again: to the next start it would look as if the clock had
+/// been set.
+pub(crate) fn with_uptime(clocks: impl Fn() -> Moment) -> (Moment, i64) {
+    let read = || {
+        let begin_us = uptime_us();
+        let now = clocks();
+        let end_us = uptime_us();
+        (end_us - begin_us, now, end_us)
+    };
+    let mut best = read();
+    for _ in 1..READINGS_MAX {
+        if best.0 < READING_US {
+            break;
+        }
+        let next = read();
+        if next.0 < best.0 {
+            best = next;
+        }
+    }
+    (best.1, best.2)
 }
 
 /// The sequence number after an event: a gap stands for several.
@@ -262,5 +289,29 @@ impl Rings {
     /// Removes all.
     pub(crate) fn remove(&self) -> io::Result<()> {
         self.files().iter().try_for_each(fs::remove_file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::cell::Cell;
+    use core::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_interrupted_reading_of_the_clocks_is_read_again() {
+        let calls = Cell::new(0);
+        let (now, uptime_us) = with_uptime(|| {
+            calls.set(calls.get() + 1);
+            let monotonic_us = uptime_us() as u64;
+            // Much longer than one that is not interrupted.
+            if calls.get() == 1 {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Moment { monotonic_us, unix_us: 0 }
+        });
+        assert!(calls.get() > 1);
+        assert!(uptime_us - (now.monotonic_us as i64) < 200_000, "not the first one");
     }
 }

@@ -295,10 +295,23 @@ impl StoreWriter {
     /// [`StoreError`] if the folder has another content, another process writes it, or the disk
     /// fails.
     pub fn open(folder: &Path, options: StoreOptions, now: Moment) -> Result<StoreWriter, StoreError> {
+        StoreWriter::open_by(folder, options, || now)
+    }
+
+    /// As [`StoreWriter::open`], at the moment that `clocks` reads, possibly more than once.
+    ///
+    /// # Errors
+    /// As [`StoreWriter::open`].
+    pub fn open_by(
+        folder: &Path,
+        options: StoreOptions,
+        clocks: impl Fn() -> Moment,
+    ) -> Result<StoreWriter, StoreError> {
         let reserve_bytes = options.reserve_bytes;
-        let mut opened = StoreWriter::open_once(folder, options.clone(), now);
+        let (now, uptime_us) = rings::with_uptime(clocks);
+        let mut opened = StoreWriter::open_once(folder, options.clone(), now, uptime_us);
         if opened.as_ref().is_err_and(reserve::is_full) && reserve::release(folder) {
-            opened = StoreWriter::open_once(folder, options, now);
+            opened = StoreWriter::open_once(folder, options, now, uptime_us);
         }
         let opened = opened?;
         // Also for the start after this one.
@@ -306,8 +319,7 @@ impl StoreWriter {
         Ok(opened)
     }
 
-    fn open_once(folder: &Path, options: StoreOptions, now: Moment) -> Result<StoreWriter, StoreError> {
-        let uptime_us = rings::uptime_us();
+    fn open_once(folder: &Path, options: StoreOptions, now: Moment, uptime_us: i64) -> Result<StoreWriter, StoreError> {
         let lock = FolderLock::of(folder)?;
         let (mut catalogue, rings, findings) = match open_catalogue(folder, &options, now, uptime_us) {
             Err(error) if is_beyond_repair(&error, folder, &options) => {

@@ -44,7 +44,7 @@ use crate::store::unwritten::STEP_US;
 use crate::store::unwritten::UnwrittenLeft;
 
 /// Difference of two readings of the clock between which it was not set: a step that is recorded,
-/// and twice the resolution of the machine's uptime.
+/// and what two readings may be off on a busy machine.
 const SAME_CLOCK_US: u64 = STEP_US + 20_000;
 /// Bytes of a frame of what the rings of a killed process had.
 const LEFT_BYTES: usize = 1 << 20;
