@@ -92,8 +92,8 @@ pub struct Client {
     version: String,
     actor: Option<Actor>,
     timeout: Duration,
-    /// When the last answer was complete.
-    idle_since: Instant,
+    /// When the last answer was complete; None while one is awaited.
+    idle_since: Option<Instant>,
 }
 
 impl Client {
@@ -126,7 +126,7 @@ impl Client {
             version: version.to_owned(),
             actor: actor.clone(),
             timeout,
-            idle_since: Instant::now(),
+            idle_since: Some(Instant::now()),
         };
         // If the other side sent a reason before it closed, report that reason.
         let sent = write_line(&mut client.writer, &Hello { actor, ..Hello::new(version) });
@@ -164,8 +164,14 @@ impl Client {
         self.writer.try_clone().map_err(|error| self.lost(&LineError::Io(error)))
     }
 
-    /// Sends a request without reading its answer.
+    /// Sends a request without reading its answer. Connects again first if the last answer is so
+    /// long ago that the daemon may have closed the connection, for example while a pager shows a
+    /// long list.
     pub fn send(&mut self, request: &Request) -> Result<(), ClientError> {
+        if self.idle_since.is_some_and(|since| since.elapsed() >= RECONNECTS_AFTER) {
+            *self = Client::connect_for(&self.path, &self.version, self.timeout, self.actor.clone())?;
+        }
+        self.idle_since = None;
         let sent = write_line(&mut self.writer, request);
         sent.map_err(|error| self.unsent(error))
     }
@@ -173,7 +179,12 @@ impl Client {
     /// The next reply, of any kind.
     pub fn receive(&mut self) -> Result<Reply, ClientError> {
         match self.reader.next_value() {
-            Ok(Some(reply)) => Ok(reply),
+            Ok(Some(reply)) => {
+                if matches!(reply, Reply::End(_) | Reply::Error(_)) {
+                    self.idle_since = Some(Instant::now());
+                }
+                Ok(reply)
+            }
             Ok(None) => {
                 Err(ClientError::Lost { path: self.path.clone(), reason: "it closed the connection".to_owned() })
             }
@@ -193,22 +204,14 @@ impl Client {
         }
     }
 
-    /// One page: the objects that answer `request`, and the cursor. Connects again first if the
-    /// last request is so long ago that the daemon may have closed the connection, for example
-    /// while a pager shows a long list.
+    /// One page: the objects that answer `request`, and the cursor.
     pub fn request<T: Object>(&mut self, request: &Request) -> Result<(Vec<T>, Option<String>), ClientError> {
-        if self.idle_since.elapsed() >= RECONNECTS_AFTER {
-            *self = Client::connect_for(&self.path, &self.version, self.timeout, self.actor.take())?;
-        }
         self.send(request)?;
         let mut objects = Vec::new();
         loop {
             match self.next_object()? {
                 Next::Object(object) => objects.push(object),
-                Next::End(cursor) => {
-                    self.idle_since = Instant::now();
-                    return Ok((objects, cursor));
-                }
+                Next::End(cursor) => return Ok((objects, cursor)),
             }
         }
     }
@@ -308,5 +311,37 @@ impl<T: Object> Iterator for Pages<'_, T> {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+    use crate::reply::End;
+    use crate::server::Connection;
+
+    #[test]
+    fn a_request_after_a_long_silence_has_a_new_connection() {
+        let folder = std::env::temp_dir().join(format!("natrix-silence-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let listener = UnixListener::bind(folder.join("socket")).unwrap();
+        // Answers one request of each connection, and closes it.
+        let server = thread::spawn(move || {
+            for stream in listener.incoming().take(2).map(Result::unwrap) {
+                let mut connection = Connection::new(stream.try_clone().unwrap(), stream, "0.1.0").unwrap();
+                assert_eq!(connection.next_request().unwrap(), Some(Request::Status));
+                connection.send(&Reply::End(End::default())).unwrap();
+            }
+        });
+        let mut client = Client::connect(&folder.join("socket"), "0.1.0", Duration::from_secs(60)).unwrap();
+        for _ in 0..2 {
+            client.send(&Request::Status).unwrap();
+            assert!(matches!(client.receive(), Ok(Reply::End(_))));
+            client.idle_since = Instant::now().checked_sub(RECONNECTS_AFTER);
+        }
+        server.join().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
