@@ -73,7 +73,7 @@ QUIET = (
     "a_flood_by_shared_memory_leaves_sessions_and_traffic_alone",
     "a_flood_of_ospf_leaves_its_adjacency_full",
     "a_flood_of_requests_takes_no_established_packet",
-    "a_flood_of_requests_by_shared_memory_takes_no_established_packet",
+    "a_request_flood_over_memif_takes_no_established_packet",
     "a_restart_keeps_the_device_and_the_session",
     "a_million_routes_of_the_kernel_take_at_most_200_mb",
 )

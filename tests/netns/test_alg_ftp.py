@@ -115,7 +115,7 @@ def ftp_clients_outside_reach_a_server_behind_a_forward(n):
 
 
 @test("gateways_off")
-def ftp_without_the_gateway_fails_where_inside_addresses_are_announced(n):
+def ftp_without_the_gateway_fails_with_inside_addresses(n):
     root, checksum = folder_with_file(n, "control")
     for server_host, client_host, address, announced in (
         (n.srv1, n.sub1, SRV1, BY_CLIENT),

@@ -80,7 +80,7 @@ class Download:
 
 
 @test("balanced")
-def servers_behind_one_endpoint_share_by_weight_and_one_is_taken_out_live(n):
+def servers_share_by_weight_and_one_is_removed_live(n):
     start_servers(n)
     came = ask(n, CONNECTIONS)
     counts = {address: len(ports) for address, ports in came.items()}

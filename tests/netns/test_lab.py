@@ -132,7 +132,7 @@ def established(dut, pid, n):
 
 
 @test("lab")
-def with_tcp_the_device_itself_says_that_the_connections_are_established(n):
+def with_tcp_the_device_has_the_connections_as_established(n):
     words = ["latency", "--protocol", "tcp", "--rate", "500", *FEW, "--trial-seconds", "3", "--json"]
     for dut in ("natrix", "netfilter"):
         for _ in range(20):
@@ -195,7 +195,7 @@ def new_connections_of_tcp_are_measured_open_and_closed(n):
 
 
 @test("lab")
-def the_testers_own_ceiling_stands_beside_a_result_over_each_transport(n):
+def a_result_has_the_testers_ceiling_over_each_transport(n):
     few = [word for word in FEW if word != "--no-ceiling"]
     for transport, loopback in [("af-packet", "one virtual Ethernet pair"), ("memif", "net_memif to net_memif"), ("vhost-user", "net_vhost to net_virtio_user")]:
         record = until_kept(n, "latency", "--transport", transport, "--rate", "500", *few, *SHORT)
@@ -209,7 +209,7 @@ def the_testers_own_ceiling_stands_beside_a_result_over_each_transport(n):
 
 
 @test("lab")
-def what_opens_connections_by_handshakes_has_a_ceiling_of_handshakes_beside_it(n):
+def a_test_with_handshakes_has_a_ceiling_of_handshakes(n):
     few = [word for word in FEW if word != "--no-ceiling"]
     for first, segments in ([], None), (["--first-packet"], 3):
         record = until_kept(n, "latency", "--protocol", "tcp", "--dut", "netfilter", "--transport", "af-packet", "--rate", "500", *first, *few, *SHORT)
@@ -234,7 +234,7 @@ def a_device_faster_than_what_was_asked_for_is_no_result(n):
 
 
 @test("lab")
-def an_interrupted_run_keeps_what_it_has_and_removes_what_it_made(n):
+def an_interrupted_run_keeps_its_results_and_cleans_up(n):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result.json"
         words = ["latency", "--dut", "netfilter", "--rate", "500", "--output", str(file), *FEW, "--trial-seconds", "60"]
@@ -273,7 +273,7 @@ def until(what, happens):
 
 
 @test("lab")
-def a_device_does_not_outlive_a_run_that_was_killed_or_whose_terminal_was_closed(n):
+def a_device_ends_with_a_run_that_is_killed_or_hung_up(n):
     words = ["latency", "--dut", "natrix", "--rate", "500", *FEW, "--trial-seconds", "60"]
     for sent in (signal.SIGHUP, signal.SIGKILL):
         child = subprocess.Popen([str(n.dut.binary), "lab", *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
@@ -340,7 +340,7 @@ def a_command_that_empties_and_hangs_ends_with_the_lab(n):
 
 
 @test("lab")
-def what_the_tester_could_not_keep_is_written_with_its_reason_and_a_full_disk_takes_nothing_with_it(n):
+def a_failure_is_recorded_and_a_full_disk_loses_no_result(n):
     words = ["latency", "--dut", "netfilter", "--rate", "50000000", "--json", *FEW, "--trial-seconds", "0.05"]
     done = subprocess.run([str(n.dut.binary), "lab", *words], capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
     expect_equal(done.returncode, 1, "status")
@@ -426,7 +426,7 @@ def bottleneck(n):
 
 
 @test("lab")
-def a_known_rate_is_reported_within_the_error_and_the_loss_beyond_it(n):
+def a_known_rate_and_the_loss_beyond_it_are_reported(n):
     error = BOTTLENECK // 10
     # What bucket and queue hold passes in a trial besides.
     highest = BOTTLENECK + BUCKET_FRAMES / TRIAL_SECONDS
@@ -501,7 +501,7 @@ def a_known_delay_and_a_known_loss_are_reported_within_the_error(n):
 
 
 @test("lab")
-def numbers_that_no_test_can_have_are_refused_before_anything_is_built(n):
+def impossible_numbers_are_refused_before_the_setup(n):
     for words, expected in [
         (["latency", "--rate=-5"], "--rate: is not a number above 0 (-5)"),
         (["latency", "--rate", "nan"], "--rate: is not a number above 0 (NaN)"),
@@ -568,7 +568,7 @@ def error_of_somebody(n, expected, test, *words):
 
 
 @test("lab")
-def a_device_that_passes_nothing_or_only_routes_or_loses_its_link_is_no_result(n):
+def a_device_without_translation_or_link_gives_no_result(n):
     tests = [
         ["latency", "--first-packet", "--rate", "500"],
         ["capacity", "--room", "200", "--c0", "100", "--rate-min", "500", "--rate-max", "1000", "--error", "1000"],
@@ -658,7 +658,7 @@ def a_device_started_outside_the_lab_is_measured_and_probed(n):
 
 
 @test("lab")
-def a_device_that_is_killed_is_an_error_and_not_one_that_loses_all(n):
+def a_killed_device_is_an_error_and_not_total_loss(n):
     for _ in range(20):
         command = [str(n.dut.binary), "lab", "loss", "--dut", "natrix", *FEW, "--rate-max", "1000", "--trial-seconds", "3"]
         child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -238,7 +238,7 @@ def take_connections(server, accepted):
 
 @test("limits")
 @shows("6888-REQ-4", "6888-REQ-4b")
-def a_thousand_subscribers_have_exactly_the_query_identifiers_they_may(n):
+def a_thousand_subscribers_have_exactly_the_query_ids_they_may(n):
     bring_up(n)
     n.sub2.sysctl("net.ipv4.ping_group_range", "0 2147483647")
     made = bound(n, socket.SOCK_DGRAM, socket.IPPROTO_ICMP, WANTED["icmp"])

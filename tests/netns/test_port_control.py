@@ -414,7 +414,7 @@ def a_flood_of_requests_takes_no_established_packet(n):
 
 
 @test("port_control_memory")
-def a_flood_of_requests_by_shared_memory_takes_no_established_packet(n):
+def a_request_flood_over_memif_takes_no_established_packet(n):
     """The same to another port of Natrix than that of the established packets, without a kernel between."""
     port = lambda: next(port for port in n.dut.show("interfaces") if port["name"] == "flood")  # noqa: E731
     path = n.state.directory / "flood.pcap"

@@ -287,7 +287,7 @@ def probed_over_memif(n, pool, *words):
 
 
 @test("lab")
-def the_probe_finds_ranges_and_pooling_of_natrix_in_each_kind_of_pool(n):
+def the_probe_finds_port_ranges_and_pooling_of_each_pool(n):
     for name, (pool, (ranges, pooling)) in POOLS.items():
         result = probed_over_memif(n, pool, "--only", "ports")
         findings = {finding["name"]: finding for finding in result["findings"]}
@@ -309,7 +309,7 @@ def expect_mapping_once_another_has_the_port(result):
 
 
 @test("lab")
-def the_probe_sees_through_a_kernel_that_keeps_ports_until_they_collide(n):
+def the_probe_sees_through_ports_kept_until_they_collide(n):
     status, result, output = probe(n, "--dut", "netfilter", "--masquerade", "--only", "mapping", "--tester-cpu", "1", "--seed", "5")
     expect_equal(status, 0, f"status ({output[-300:]})")
     expect("masquerade\n" in result["device"]["ruleset"] and "fully-random" not in result["device"]["ruleset"], "the rule")

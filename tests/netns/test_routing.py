@@ -826,7 +826,7 @@ def pools_are_withheld_while_a_device_of_the_kernel_is_down(n):
 
 
 @test("kernel_routes")
-def a_device_of_the_kernel_with_another_mtu_or_none_is_logged_once(n):
+def a_kernel_device_with_another_mtu_or_none_is_logged_once(n):
     log = lambda: n.dut.daemon.log()  # noqa: E731
     withheld = lambda: n.dut.show("status")[0]["announcement"]["withheld"]  # noqa: E731
     n.nat.ip("route", "replace", LEARNED, "via", CORE, "dev", "nx-outside", "proto", OWN)

@@ -336,7 +336,7 @@ def no_neighbour_on_a_link_becomes_the_default_router(n):
 
 
 @test("routing_own")
-def an_address_that_another_station_has_is_reported_and_tried_again(n):
+def an_address_of_another_station_is_reported_and_tried_again(n):
     """What IPv6 hosts use is withheld while it is so, and the pools of IPv4 are not."""
     with running(n, "twice") as (hosts, instance):
         log = instance.daemon.log

@@ -314,7 +314,7 @@ def reached(server, client, address):
 
 
 @test("routing_own")
-def a_management_port_with_a_table_of_its_own_leaves_the_default_alone(n):
+def a_table_for_the_management_port_keeps_the_default_route(n):
     with running(n, "management") as (hosts, instance), by_ospf(hosts):
         doctor = instance.doctor
         by_border = lambda: instance.used("0.0.0.0/0") == [("outside", BORDER)]  # noqa: E731

@@ -287,7 +287,7 @@ def why_and_trace_name_an_ipv6_host(n):
 
 
 @test("transition")
-def why_names_the_route_to_an_ipv6_host_or_says_that_there_is_none(n):
+def why_names_the_route_to_an_ipv6_host_or_its_absence(n):
     with_routes(n)
     for far, verdict, way in [
         ("2001:db8:65::77", "inbound", f"via {SUB1}"),

@@ -122,7 +122,7 @@ def with_address_dependent_filtering_only_the_address_counts(n):
 
 @test("address_and_port_dependent")
 @shows("4787-REQ-8", "4787-REQ-8a")
-def with_address_and_port_dependent_filtering_the_port_counts_too(n):
+def with_port_dependent_filtering_the_port_counts_too(n):
     with sockets(udp(n.sub1), udp(n.srv1, address=SRV1), udp(n.srv1, address=SRV1), udp(n.srv1, address=SRV1_SECOND)) as (
         sub, first, same_address, other_address,
     ):  # fmt: skip

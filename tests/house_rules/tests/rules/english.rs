@@ -231,7 +231,7 @@ fn check(file: &str, text: &str, found: &mut Vec<Fault>) {
         if let Some(rest) = inner.strip_prefix(keyword).filter(|_| is_test) {
             is_test = false;
             let name = rest.split(['(', '<']).next().unwrap_or_default();
-            if is_rust && name.len() > TEST_NAME_LENGTH {
+            if name.len() > TEST_NAME_LENGTH {
                 let length = name.len();
                 report(
                     number,
