@@ -45,6 +45,7 @@ use crate::model::Http;
 use crate::model::HttpListen;
 use crate::model::LogSync;
 use crate::model::Snmp;
+use crate::report::ports_text;
 use crate::section::duration_text;
 
 /// One difference.
@@ -427,7 +428,7 @@ impl<'c> Values<'c> {
             Admission::AsPool => "as the pool",
         };
         let name = |protocol: Protocol, external: Ipv4Addr, (first, last): (u16, u16)| {
-            format!("forward {} {external}:{first}-{last}", protocol.name())
+            format!("forward {} {external}:{}", protocol.name(), ports_text(first, last))
         };
         for forward in &settings.forwards {
             let Forward { protocol, external, ports, inside, inside_port, .. } = forward;

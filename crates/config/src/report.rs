@@ -31,6 +31,17 @@ impl Place {
     }
 }
 
+/// A count and a noun: `1 subscriber`, `2 addresses`.
+pub(crate) fn many(count: u64, what: &str) -> String {
+    let ending = if what.ends_with('s') { "es" } else { "s" };
+    format!("{count} {what}{}", if count == 1 { "" } else { ending })
+}
+
+/// `443`, or `80-82`.
+pub(crate) fn ports_text(first: u16, last: u16) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
+}
+
 /// The faults found so far.
 pub(crate) struct Report<'a> {
     file: &'a str,

@@ -89,7 +89,7 @@ impl<'a> Section<'a> {
                 Preset::Required(example) => {
                     // The name of a pool of this file would have to be known here.
                     let remedy = match name {
-                        "pool" => "write pool = with the name of a [[pool]]".to_owned(),
+                        "pool" => "set pool to the name of a [[pool]]".to_owned(),
                         _ => format!("write {name} = {example}"),
                     };
                     report.fault(&place, "is missing", "", remedy);

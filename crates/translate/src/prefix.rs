@@ -36,7 +36,7 @@ impl fmt::Display for PrefixFault {
             PrefixFault::Length => "prefix length must be 32, 40, 48, 56, 64 or 96",
             PrefixFault::HostBits => "bits behind the prefix length must be zero",
             PrefixFault::UOctet => "bits 64 to 71 of the prefix must be zero",
-            PrefixFault::NotUnicast => "prefix must be of global unicast addresses",
+            PrefixFault::NotUnicast => "addresses of the prefix must be global unicast",
         })
     }
 }

@@ -16,6 +16,7 @@ use crate::draft::pool::PoolDraft;
 use crate::keys::POOL_ADDRESSES_MAX;
 use crate::report::Placed;
 use crate::report::Report;
+use crate::report::many;
 
 /// Ports from 1024 on.
 const PORTS_MAX: u64 = 64_512;
@@ -89,12 +90,8 @@ fn blocks_keep_their_ports(pool: &PoolDraft, size: BlockSize, ports: &RangeInclu
     report.fault(
         &reserved.place,
         "leaves port blocks with less than half of their ports",
-        format!(
-            "{} {} on each address, the first with {usable} of {size} ports",
-            short.len(),
-            if short.len() == 1 { "block" } else { "blocks" }
-        ),
-        format!("reserve all of {block}-{}, so that the block is never given out, or less of it", block + size - 1),
+        format!("{} on each address, the first with {usable} of {size} ports", many(short.len() as u64, "block")),
+        format!("reserve fewer ports of this block, or all of {block}-{}: it is then never leased", block + size - 1),
     );
 }
 
@@ -215,12 +212,12 @@ fn reported(error: &FormulaError) -> (String, String, String) {
                 "does not have one port for each subscriber: {slices} slices on an address and {dynamic_slices} dynamic \
                  slices share {ports} ports"
             ),
-            format!("{subscribers} subscribers, {addresses} addresses"),
+            format!("{}, {}", many(*subscribers, "subscriber"), many(*addresses, "address")),
             more_addresses(*subscribers, *addresses, *dynamic_slices, *ports),
         ),
         FormulaError::Nobody { subscribers, addresses } => (
             "has no subscriber to give ports to".to_owned(),
-            format!("{subscribers} subscribers, {addresses} addresses"),
+            format!("{}, {}", many(*subscribers, "subscriber"), many(*addresses, "address")),
             "write subscribers that hold a host".to_owned(),
         ),
         FormulaError::Overlap(inner, outer) => (

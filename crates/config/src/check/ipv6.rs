@@ -87,7 +87,7 @@ fn interface_of(interfaces: &[InterfaceDraft], route: &RouteDraft, report: &mut 
     if via.value.is_unicast_link_local() {
         let has_ipv6 = |index: &usize| interfaces.get(*index).is_some_and(|it| !it.addresses6.is_empty());
         if named.filter(has_ipv6).is_none() && (named.is_some() || route.interface.is_none()) {
-            let remedy = "write interface = with the name of an interface that has an IPv6 address";
+            let remedy = "set interface to the name of an interface that has an IPv6 address";
             report.fault(&via.place, "is link-local, on no known interface", seen, remedy);
         }
         return named.filter(has_ipv6);
@@ -110,7 +110,7 @@ fn interface_of(interfaces: &[InterfaceDraft], route: &RouteDraft, report: &mut 
         return None;
     };
     if named.is_none() && holding.len() > 1 {
-        let remedy = "write interface = with the name of one of them";
+        let remedy = "set interface to the name of one of them";
         report.fault(&via.place, "is on subnets of several interfaces", seen, remedy);
         return None;
     }

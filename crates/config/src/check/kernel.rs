@@ -36,7 +36,7 @@ pub(crate) fn check(draft: &Draft, links: &Links, report: &mut Report) -> Vec<Op
         if let Some(name) = &name {
             let place = interface.kernel.as_ref().map_or(&interface.place, |kernel| &kernel.place);
             if name.len() > 15 {
-                let remedy = "set kernel = with 1 to 15 characters on this interface";
+                let remedy = "set kernel to a name of 1 to 15 characters on this interface";
                 report.fault(place, "is too long for a device of the kernel", format!("\"{name}\""), remedy);
             } else if let Some(other) = taken.insert(name.clone(), interface.label()) {
                 let problem = format!("is the device of interface \"{other}\"");

@@ -18,6 +18,7 @@ use crate::model::Port;
 use crate::model::Workers;
 use crate::report::Place;
 use crate::report::Report;
+use crate::report::many;
 use crate::section::size_text;
 
 /// Places for external addresses beyond those of the pools, at least.
@@ -137,7 +138,7 @@ pub(crate) fn limits(draft: &Draft, addresses: usize, workers: usize, report: &m
         } else {
             MappingIndex::COUNT_MAX as u64 * workers as u64 * 8 / 9
         };
-        let problem = format!("are {mappings} for each worker, above the maximum of {}", MappingIndex::COUNT_MAX);
+        let problem = format!("gives each worker {mappings}, above the maximum of {}", MappingIndex::COUNT_MAX);
         let remedy = format!("write at most {most}, or add workers");
         report.fault(&draft.singles.mappings_place, problem, all.mappings_max.to_string(), remedy);
     }
@@ -202,7 +203,8 @@ pub(crate) fn dpdk(draft: &DpdkDraft, ports: &[Port], workers: usize, report: &m
     let buffers = match &draft.buffers {
         Some(written) => {
             if written.value < least {
-                let problem = format!("are too few to fill the rings of {} ports and {workers} workers", ports.len());
+                let (ports, workers) = (many(ports.len() as u64, "port"), many(workers as u64, "worker"));
+                let problem = format!("are too few to fill the rings of {ports} and {workers}");
                 let remedy = format!("write {least} or more, {usual} for room in bursts");
                 report.fault(&written.place, problem, written.value.to_string(), remedy);
             }

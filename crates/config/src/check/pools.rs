@@ -160,7 +160,7 @@ fn own_runs(index: usize, pool: &PoolDraft, report: &mut Report) -> Vec<Run> {
         if before > 0 {
             report.fault(&place, "are all excluded", format!("elements: {before}"), "add addresses, or exclude fewer");
         } else if pool.is_empty_list {
-            report.fault(&place, "are none", "[]", "write at least one external address");
+            report.fault(&place, "is empty", "[]", "write at least one external address");
         }
     }
     runs

@@ -18,6 +18,7 @@ use crate::draft::class::ClassDraft;
 use crate::fault::Warning;
 use crate::report::Place;
 use crate::report::Report;
+use crate::report::many;
 
 /// Ports of an external address that forwards have, by [`Protocol::index`].
 type Forwarded = HashMap<Ipv4Addr, [Vec<(u16, u16)>; Protocol::COUNT]>;
@@ -51,14 +52,14 @@ fn of_tables(found: &[Reservation], tables: &Limits, place: &Place, report: &mut
             ports,
             tables.mappings_max,
             "mappings",
-            format!("{subscribers} subscribers {ports} ports together"),
+            format!("{} {ports} ports together", many(subscribers, "subscriber")),
             fewer_ports,
         ),
         (
             subscribers,
             tables.subscribers_max,
             "subscribers",
-            format!("ports to {subscribers} subscribers"),
+            format!("ports to {}", many(subscribers, "subscriber")),
             "name fewer subscribers",
         ),
     ];
@@ -125,7 +126,7 @@ fn findings(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, open:
         ),
         _ if open.is_empty() => fault(
             format!("has no effect in {of_pool}, which is draining and gives out no ports"),
-            format!("{drain} addresses are draining"),
+            format!("{} draining", many(drain as u64, "address")),
             "serve these subscribers from another pool, stop draining this one, or remove the guarantee".to_owned(),
         ),
         Allocation::Deterministic { .. } => {
@@ -171,9 +172,9 @@ fn findings(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, open:
             if is_sound && !reservation.is_mixed && together < reservation.subscribers {
                 fault(
                     format!(
-                        "guarantees {} subscribers more ports than {of_pool} has of all protocols on the same addresses, beside its \
+                        "guarantees more ports to {} than {of_pool} has of all protocols on the same addresses, beside its \
                          forwards",
-                        reservation.subscribers
+                        many(reservation.subscribers, "subscriber")
                     ),
                     format!("room for {together}"),
                     "add addresses, or forward ports of fewer of them".to_owned(),
@@ -300,12 +301,13 @@ impl SinglePorts {
             format!("on {scarcest}, beside its forwards")
         };
         let problem = format!(
-            "guarantees {subscribers} subscribers more {protocol} ports than {of_pool} has: {} of {there} {on}",
+            "guarantees more {protocol} ports to {} than {of_pool} has: {} of {there} {on}",
+            many(subscribers, "subscriber"),
             self.wanted()
         );
-        let mut seen = format!("{} ports each, {addresses} addresses", self.largest);
+        let mut seen = format!("{} each, {}", many(self.largest, "port"), many(addresses as u64, "address"));
         if drain > 0 {
-            seen.push_str(&format!(" that are not draining, {drain} that are"));
+            seen.push_str(&format!(" not draining, {drain} draining"));
         }
         let mut remedies = Vec::new();
         remedies.extend(Some(self.at_most()).filter(|most| *most > 0).map(|most| format!("write at most {most}")));

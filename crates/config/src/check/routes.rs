@@ -109,7 +109,7 @@ fn next_hop_interface(
     if let (None, [(one, _), (other, _), ..]) = (named, holding.as_slice()) {
         let label = |index: usize| interfaces.get(index).map_or("?", InterfaceDraft::label);
         let problem = format!("is on subnets of interfaces \"{}\" and \"{}\"", label(*one), label(*other));
-        report.fault(&via.place, problem, seen, "write interface = with the name of one of them");
+        report.fault(&via.place, problem, seen, "set interface to the name of one of them");
         return None;
     }
     let Some((interface, prefix)) = found else {

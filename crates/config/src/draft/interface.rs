@@ -56,7 +56,7 @@ impl InterfaceDraft {
         let attachment = attachment(section, report);
         let vlan = section.integer("vlan", report).map(narrow);
         if section.has("parent") && !section.has("vlan") {
-            let remedy = "write vlan = and the number of its VLAN";
+            let remedy = "set vlan to the number of its VLAN";
             report.fault(&section.place, "has a parent and no vlan", "", remedy);
         }
         let name = name(section, report);
@@ -152,7 +152,7 @@ fn attachment(section: &Section, report: &mut Report) -> Attachment {
         return Attachment::Faulty;
     }
     if !section.has("driver") && !section.has("parent") {
-        let remedy = "write driver = with its device, or parent = and vlan = for a sub-interface";
+        let remedy = "set driver to its device, or set parent and vlan for a sub-interface";
         report.fault(&section.place, "has neither a driver nor a parent", "", remedy);
         return Attachment::Faulty;
     }

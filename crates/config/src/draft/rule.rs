@@ -17,6 +17,7 @@ use crate::report::Place;
 use crate::report::Placed;
 use crate::report::Report;
 use crate::report::nearest;
+use crate::report::ports_text;
 use crate::section::quoted;
 use crate::values;
 use crate::values::Either;
@@ -182,8 +183,8 @@ impl MatchDraft {
         for ports in [&matches.inside_ports, &matches.outside_ports].into_iter().flatten() {
             let is_known = matches.protocol.is_some_and(|number| matches!(number, 6 | 17));
             if !is_known && (!has(RuleKey::Protocol) || matches.protocol.is_some()) {
-                let seen = format!("{}-{}", ports.value.start(), ports.value.end());
-                let remedy = "write protocol = \"tcp\" or \"udp\"; for both write two";
+                let seen = ports_text(*ports.value.start(), *ports.value.end());
+                let remedy = "write protocol = \"tcp\" or \"udp\"; for both, write one for each";
                 report.fault(&ports.place, "needs a protocol with ports", seen, remedy);
             }
         }
