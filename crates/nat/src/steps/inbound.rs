@@ -269,6 +269,12 @@ impl<'a> View<'a> {
                 Ok(Act::Local(self.decide_local(Facing::OUTSIDE, packet.parsed)))
             }
             Door::Own | Door::Nothing => self.refuse_at_no_door(packet, report),
+            // The pool has lost the address since the session was opened. What the address is now
+            // may be another realm's.
+            Door::NotExternal(_) if packet.via == Via::Hairpin => {
+                report.step(|| Step::NoMapping);
+                Err(Act::Drop(Verdict::NoMapping))
+            }
             Door::NotExternal(local) => self.enter_untranslated(packet, *local, decided, report),
         }
     }

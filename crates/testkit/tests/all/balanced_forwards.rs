@@ -21,9 +21,14 @@ use nat::settings::BalancedForward;
 use nat::settings::FilterAction;
 use nat::settings::Filtering;
 use nat::settings::Forward;
+use nat::settings::Interface;
 use nat::settings::Removed;
+use nat::settings::Route;
+use nat::settings::RuleAction;
 use nat::settings::SubscriberLimits;
 use nat::types::Facing;
+use nat::types::InterfaceId;
+use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
 use rand::Rng;
@@ -31,6 +36,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use testkit::seeds::for_each_seed;
+use testkit::topology::INSIDE;
 use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
@@ -411,6 +417,55 @@ fn a_subscriber_is_led_to_a_server_by_hairpin() {
     }
 }
 
+/// The address goes from the pool to a customer of another realm, whose packets pass untranslated.
+#[test]
+fn a_server_reaches_no_new_owner_of_a_clients_address() {
+    const BLUE: InterfaceId = InterfaceId(2);
+    for mut bed in beds(&{
+        let mut settings = balanced(&[(1, 1)]);
+        let like_red = settings.interfaces[usize::from(INSIDE.0)].clone();
+        settings.interfaces.push(Interface { name: "blue".to_owned(), realm: RealmId(1), ..like_red });
+        settings.realm_names = ["red", "blue"].map(str::to_owned).to_vec();
+        settings.pools[0].realms = vec![RealmId(0)];
+        settings.reload.removed = Removed::End;
+        settings
+    }) {
+        let mut clients = (0..30).map(|n| at(Ipv4Addr::new(100, 64, 7, n), 20_000));
+        let (server, public) = clients
+            .find_map(|from| {
+                bed.inside(&build::tcp(from, open(), Flags::SYN).sequence(1).mss(1_460).build());
+                let came = bed.only_inside();
+                let (public, server) = (source(&came), destination(&came));
+                bed.inside(&build::tcp(server, public, SYN_ACK).sequence(9).acknowledgment(2).mss(1_460).build());
+                bed.only_inside();
+                bed.inside(&build::tcp(from, open(), Flags::ACK).sequence(2).acknowledgment(10).build());
+                bed.only_inside();
+                let subscribers = bed.subscribers();
+                let of_server = subscribers.iter().find(|one| one.address == *server.ip()).expect("it is one");
+                let is_its_own = of_server.external_address != Some(*public.ip()) && public.ip() != open().ip();
+                is_its_own.then_some((server, public))
+            })
+            .expect("one of them has an address that the others lack");
+        let mut settings = bed.settings().clone();
+        settings.pools[0].addresses.retain(|address| address != public.ip());
+        bed.reload(settings.clone());
+        bed.sweep();
+        bed.advance_secs(200);
+        // Nothing of the address is left. Now it has another use.
+        let customer = Prefix::host(*public.ip());
+        let way = Route { prefix: customer, interface: BLUE, ..settings.routes[0] };
+        settings.routes.push(way);
+        let of_customer = Match { realm: Some(RealmId(1)), source: customer, ..Match::ALL };
+        bed.reload(settings.rule(of_customer, RuleAction::NoTranslation));
+        bed.outside(&build::udp(at(E1, 53), public).payload(b"for the customer").build());
+        assert_eq!(bed.take_inside_by().len(), 1, "the customer is there: {:?}", bed.verdicts());
+        let late = build::tcp(server, public, Flags::ACK).sequence(10).acknowledgment(2).build();
+        bed.inside(&late);
+        assert_eq!(bed.take_inside_by(), [], "another realm's customer");
+        assert_eq!(bed.count(Verdict::NoMapping), 1);
+    }
+}
+
 #[test]
 fn a_hairpinned_syn_to_a_forward_that_is_gone_is_held() {
     let mut bed = Bed::new(balanced(&[(1, 1)])).workers(4).steering(Steering::Random);
@@ -483,7 +538,7 @@ fn fragments_reach_a_server_in_any_order() {
 #[test]
 fn filters_limits_and_the_pools_filtering_hold() {
     // A filter in front of one server.
-    let denied = Match { source: nat::types::Prefix::host(server(1)), ..Match::ALL };
+    let denied = Match { source: Prefix::host(server(1)), ..Match::ALL };
     let filtered = balanced(&[(1, 1), (2, 1)]).filter(denied, FilterAction::Deny);
     for mut bed in beds(&filtered) {
         let answers: Vec<_> = (0..60).map(|n| knock(&mut bed, client(n))).collect();
