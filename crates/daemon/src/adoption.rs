@@ -49,6 +49,11 @@ impl Adoption {
         }
     }
 
+    /// As [`Adoption::new`], to go back to settings that were in use: no address is new then.
+    pub fn undoing(before: &Shared, shared: &Arc<Shared>) -> Adoption {
+        Adoption { fresh: Vec::new(), ..Adoption::new(before, shared) }
+    }
+
     /// The new settings.
     pub fn shared(&self) -> &Arc<Shared> {
         self.successor.shared()

@@ -744,13 +744,14 @@ fn commit(
     log: Log,
 ) -> Result<u64, Fault> {
     for worker in 0..instance.worker_count() {
-        expect(instance, worker, before, after).map_err(|fault| undo(instance, before, after, fault))?;
+        expect(instance, worker, before, after).map_err(|fault| undo(instance, before, (after, 0), fault))?;
     }
-    reshape(instance, after, reshapes, false).map_err(|fault| undo(instance, before, after, fault))?;
+    reshape(instance, after, reshapes, false).map_err(|fault| undo(instance, before, (after, 0), fault))?;
     let began = SystemInstant::now();
     instance.announce(after);
     for worker in 0..instance.worker_count() {
-        adopt(instance, worker, before, after).map_err(|fault| undo(instance, before, after, fault))?;
+        adopt(instance, worker, Adoption::new(before, after))
+            .map_err(|fault| undo(instance, before, (after, worker + 1), fault))?;
     }
     let took = micros(began);
     after.settle_hits(before);
@@ -765,8 +766,9 @@ fn commit(
 
 /// Undoes a change after some workers switched and one did not answer. Mappings made on addresses
 /// that only `after` has are not lost: they drain, as after any other change. The silent worker
-/// answers its questions in order when it goes on, so it switches and switches back.
-fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: Fault) -> Fault {
+/// answers its questions in order when it goes on, so it switches and switches back. Only the first
+/// `asked` workers were asked to switch; for the others, `before` is what they leave.
+fn undo(instance: &Instance, before: &Arc<Shared>, (after, asked): (&Arc<Shared>, usize), fault: Fault) -> Fault {
     after.settle_hits(before);
     let back = after.successor(before.settings().clone(), instance.clock.now());
     // These settings were compiled before.
@@ -776,7 +778,8 @@ fn undo(instance: &Instance, before: &Arc<Shared>, after: &Arc<Shared>, fault: F
     instance.announce(&back);
     let mut all_adopted = true;
     for worker in 0..instance.worker_count() {
-        all_adopted &= adopt(instance, worker, after, &back).is_ok();
+        let left = if worker < asked { after } else { before };
+        all_adopted &= adopt(instance, worker, Adoption::undoing(left, &back)).is_ok();
     }
     back.settle_hits(after);
     if all_adopted {
@@ -801,8 +804,7 @@ fn expect(instance: &Instance, worker: usize, before: &Shared, after: &Shared) -
 }
 
 /// Switches one worker.
-fn adopt(instance: &Instance, worker: usize, before: &Shared, after: &Arc<Shared>) -> Result<(), Fault> {
-    let adoption = Adoption::new(before, after);
+fn adopt(instance: &Instance, worker: usize, adoption: Adoption) -> Result<(), Fault> {
     match instance.ask(worker, Question::Adopt(Box::new(adoption)))? {
         // The reply holds the worker's old snapshot; it is freed here.
         Question::Adopt(_) => Ok(()),

@@ -612,6 +612,42 @@ fn a_silent_worker_undoes_the_change_and_follows_later() {
     one.stop();
 }
 
+/// The change that is undone has one more pool, in front of the others.
+#[test]
+fn an_undone_change_reports_no_full_pool_again() {
+    let pool = |name: &str, address: &str, subscribers: &str| {
+        format!(
+            "[[pool]]\nname = \"{name}\"\naddresses = [\"{address}\"]\nsubscribers = [\"{subscribers}\"]\n\
+             ports = \"1024-1063\"\nthreshold = 50\n"
+        )
+    };
+    let pools = pool("a", "203.0.113.1", "10.0.0.0/25") + &pool("b", "203.0.113.2", "10.0.0.128/25");
+    let only = "[[pool]]\nname = \"a\"\naddresses = [\"203.0.113.0/28\"]\n";
+    let log = "[log]\nevents = \"HERE/events.json\"\n";
+    let mut one = Instance::start_with("full-again", log, |text| text.replace(only, &pools));
+    one.traffic(5_000..5_030);
+    let reached = |one: &Instance| {
+        let text = fs::read_to_string(one.directory.join("events.json")).expect("it is there");
+        text.lines().filter(|line| line.contains("threshold_")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let begin = Instant::now();
+    while reached(&one).is_empty() {
+        assert!(begin.elapsed() < PATIENCE, "the pool is nearly full");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let further = pool("further", "203.0.113.3", "10.0.0.99/32") + &pools;
+    let asked = one.write("next.toml", &one.text.replace(&pools, &further));
+    one.stalled.store(1, Ordering::Relaxed);
+    let replies = one.reload(asked);
+    assert!(error(&replies).contains("nothing was changed"), "{replies:?}");
+    one.stalled.store(NOBODY, Ordering::Relaxed);
+    // Several rounds over the pools.
+    thread::sleep(Duration::from_secs(1));
+    let all = reached(&one);
+    assert_eq!(all.len(), 1, "{all:?}");
+    one.stop();
+}
+
 #[test]
 fn a_change_of_the_log_loses_no_record() {
     let log = "[log]\nevents = \"HERE/events.json\"\nback_pressure = \"refuse\"\n";
