@@ -72,6 +72,9 @@ use crate::server::convert;
 /// Addresses whose ports are changed between two polls of a worker: some tens of microseconds.
 const RESHAPES_PER_QUESTION: usize = 1;
 
+/// How a worker is asked.
+type Ask = fn(&Instance, usize, Question) -> Result<Question, Fault>;
+
 /// The running configuration, and the one before.
 #[derive(Clone, Debug)]
 pub struct Live {
@@ -746,11 +749,12 @@ fn commit(
     for worker in 0..instance.worker_count() {
         expect(instance, worker, before, after).map_err(|fault| undo(instance, before, (after, 0), fault))?;
     }
-    reshape(instance, after, reshapes, false).map_err(|fault| undo(instance, before, (after, 0), fault))?;
+    reshape(instance, Instance::ask, after, reshapes, false)
+        .map_err(|fault| undo(instance, before, (after, 0), fault))?;
     let began = SystemInstant::now();
     instance.announce(after);
     for worker in 0..instance.worker_count() {
-        adopt(instance, worker, Adoption::new(before, after))
+        adopt(instance, Instance::ask, worker, Adoption::new(before, after))
             .map_err(|fault| undo(instance, before, (after, worker + 1), fault))?;
     }
     let took = micros(began);
@@ -758,7 +762,7 @@ fn commit(
     after.settle();
     instance.set_shared(Arc::clone(after));
     // The snapshot is in use. Ports that could not be put in are missing until the next change.
-    if let Err(fault) = reshape(instance, after, reshapes, true) {
+    if let Err(fault) = reshape(instance, Instance::ask, after, reshapes, true) {
         log.warn(&format_args!("reload: not all ports are offered: {fault}"));
     }
     Ok(took)
@@ -774,12 +778,12 @@ fn undo(instance: &Instance, before: &Arc<Shared>, (after, asked): (&Arc<Shared>
     // These settings were compiled before.
     let Ok(back) = back.map(Arc::new) else { return fault };
     let reshapes = back.reshapes(after);
-    let _ = reshape(instance, &back, &reshapes, false);
+    let _ = reshape(instance, Instance::ask_to_undo, &back, &reshapes, false);
     instance.announce(&back);
     let mut all_adopted = true;
     for worker in 0..instance.worker_count() {
         let left = if worker < asked { after } else { before };
-        all_adopted &= adopt(instance, worker, Adoption::undoing(left, &back)).is_ok();
+        all_adopted &= adopt(instance, Instance::ask_to_undo, worker, Adoption::undoing(left, &back)).is_ok();
     }
     back.settle_hits(after);
     if all_adopted {
@@ -788,7 +792,7 @@ fn undo(instance: &Instance, before: &Arc<Shared>, (after, asked): (&Arc<Shared>
         back.forget_full_addresses();
     }
     instance.set_shared(Arc::clone(&back));
-    let _ = reshape(instance, &back, &reshapes, true);
+    let _ = reshape(instance, Instance::ask_to_undo, &back, &reshapes, true);
     let remedy = format!("see the log of the daemon; the old configuration is still in use, {UNCHANGED}");
     Fault { remedy, ..fault }
 }
@@ -804,8 +808,8 @@ fn expect(instance: &Instance, worker: usize, before: &Shared, after: &Shared) -
 }
 
 /// Switches one worker.
-fn adopt(instance: &Instance, worker: usize, adoption: Adoption) -> Result<(), Fault> {
-    match instance.ask(worker, Question::Adopt(Box::new(adoption)))? {
+fn adopt(instance: &Instance, ask: Ask, worker: usize, adoption: Adoption) -> Result<(), Fault> {
+    match ask(instance, worker, Question::Adopt(Box::new(adoption)))? {
         // The reply holds the worker's old snapshot; it is freed here.
         Question::Adopt(_) => Ok(()),
         _ => Err(mismatch(worker)),
@@ -814,10 +818,16 @@ fn adopt(instance: &Instance, worker: usize, adoption: Adoption) -> Result<(), F
 
 /// Takes ports out, or puts them in. The first worker does it, because an instance with one worker
 /// allows no other thread to write to the port table.
-fn reshape(instance: &Instance, shared: &Arc<Shared>, reshapes: &[Reshape], offers: bool) -> Result<(), Fault> {
+fn reshape(
+    instance: &Instance,
+    ask: Ask,
+    shared: &Arc<Shared>,
+    reshapes: &[Reshape],
+    offers: bool,
+) -> Result<(), Fault> {
     for some in reshapes.chunks(RESHAPES_PER_QUESTION) {
         let question = Question::Reshape { shared: Arc::clone(shared), reshapes: some.to_vec(), offers };
-        let Question::Reshape { .. } = instance.ask(0, question)? else { return Err(mismatch(0)) };
+        let Question::Reshape { .. } = ask(instance, 0, question)? else { return Err(mismatch(0)) };
     }
     Ok(())
 }

@@ -48,6 +48,9 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// for each other, and their askers should not wait for each of them.
 const SILENT_WITHIN: Duration = Duration::from_millis(100);
 
+/// Posts a question to a worker.
+type Post = fn(&mut Asker, Question) -> Result<(), Question>;
+
 /// A port, for `show interfaces`.
 #[derive(Clone, Debug)]
 pub struct PortDescription {
@@ -312,6 +315,15 @@ impl Instance {
     /// # Errors
     /// No such worker, or it does not answer in time.
     pub fn ask(&self, worker: usize, question: Question) -> Result<Question, Fault> {
+        self.ask_by(Asker::ask, worker, question)
+    }
+
+    /// As [`Instance::ask`], to undo a change: a worker gets such a question however many wait.
+    pub(crate) fn ask_to_undo(&self, worker: usize, question: Question) -> Result<Question, Fault> {
+        self.ask_by(Asker::ask_to_undo, worker, question)
+    }
+
+    fn ask_by(&self, ask: Post, worker: usize, question: Question) -> Result<Question, Fault> {
         let fault = |problem, remedy| Fault::new(format!("worker {worker}"), problem, remedy);
         let (Some(asker), Some(silent)) = (self.askers.get(worker), self.silent.get(worker)) else {
             return Err(fault("does not exist", "see natrix show status"));
@@ -320,7 +332,7 @@ impl Instance {
         // After the lock: the question before may have found out.
         let is_stuck = silent.load(Ordering::Relaxed) && !asker.has_answered_late();
         let within = if is_stuck { SILENT_WITHIN } else { ANSWER_WITHIN };
-        let answer = wait_for_answer(&mut asker, question, within);
+        let answer = wait_for_answer(&mut asker, ask, question, within);
         silent.store(answer.is_err(), Ordering::Relaxed);
         answer.map_err(|problem| fault(problem, SEE_LOG))
     }
@@ -346,8 +358,13 @@ impl Instance {
 }
 
 /// The answer to a question, or what the worker does instead.
-fn wait_for_answer(asker: &mut Asker, question: Question, within: Duration) -> Result<Question, &'static str> {
-    asker.ask(question).map_err(|_question| "has not answered earlier questions yet")?;
+fn wait_for_answer(
+    asker: &mut Asker,
+    ask: Post,
+    question: Question,
+    within: Duration,
+) -> Result<Question, &'static str> {
+    ask(asker, question).map_err(|_question| "has not answered earlier questions yet")?;
     let deadline = Instant::now() + within;
     let mut pause = Duration::from_micros(10);
     loop {

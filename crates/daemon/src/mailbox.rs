@@ -53,6 +53,9 @@ use crate::worker::Worker;
 
 /// Maximum questions that wait for one worker.
 const QUESTIONS_MAX: usize = 16;
+/// Of these, only for going back after a change that the worker did not answer: to withhold ports,
+/// to switch, and to offer ports. Otherwise it would make the change later, alone.
+const KEPT_FOR_UNDOING: usize = 3;
 
 /// Maximum records that a worker returns between two bursts.
 pub const PAGE_RECORDS: usize = 64;
@@ -252,6 +255,18 @@ impl Asker {
     /// # Errors
     /// Returns the question if the worker has not answered earlier ones.
     pub fn ask(&mut self, question: Question) -> Result<(), Question> {
+        if self.questions.room(KEPT_FOR_UNDOING + 1) > KEPT_FOR_UNDOING {
+            self.ask_to_undo(question)
+        } else {
+            Err(question)
+        }
+    }
+
+    /// As [`Asker::ask`], to undo a change: also uses the places that are kept for that.
+    ///
+    /// # Errors
+    /// As [`Asker::ask`].
+    pub fn ask_to_undo(&mut self, question: Question) -> Result<(), Question> {
         self.last += 1;
         self.questions.try_push((self.last, question)).map_err(|(_, question)| question)
     }
@@ -409,6 +424,23 @@ impl<I: Io> Worker<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_is_always_room_to_undo_a_change() {
+        let (mut asker, mut inbox) = mailbox();
+        let mut asked = 0;
+        while asker.ask(Question::TraceStop(asked)).is_ok() {
+            asked += 1;
+        }
+        for number in asked..asked + KEPT_FOR_UNDOING as u64 {
+            asker.ask_to_undo(Question::TraceStop(number)).unwrap();
+        }
+        assert!(asker.ask_to_undo(Question::TraceStop(0)).is_err());
+        for number in 0..asked + KEPT_FOR_UNDOING as u64 {
+            let question = inbox.next_question();
+            assert!(matches!(question, Some(Question::TraceStop(next)) if next == number), "{question:?}");
+        }
+    }
 
     #[test]
     fn a_late_answer_shows_that_a_worker_works() {

@@ -612,6 +612,47 @@ fn a_silent_worker_undoes_the_change_and_follows_later() {
     one.stop();
 }
 
+/// However many questions wait for it already.
+#[test]
+fn a_silent_worker_with_many_questions_goes_back_too() {
+    let mut one = Instance::start("many-questions", "");
+    let why = |one: &mut Instance, host: u8| {
+        let source = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, host), 5_000);
+        let why = control::Why {
+            protocol: control::Protocol::Udp,
+            source: source.into(),
+            destination: SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 77), 53).into(),
+            b4: None,
+            inbound: false,
+            tcp_segment: None,
+            dont_fragment: false,
+            interface: None,
+            vrf: None,
+            length_bytes: None,
+        };
+        one.client.request_one::<control::WhyAnswer>(&Request::Why(why)).map(|answer| answer.verdict)
+    };
+    let asked = one.write("next.toml", &format!("{}\n[[rule]]\naction = \"drop\"\n", one.text));
+    // The server itself asks once a second, so one of these meets the last place.
+    for waiting in 9..14 {
+        one.stalled.store(1, Ordering::Relaxed);
+        for _ in 0..waiting {
+            assert!(one.running.instance().snapshot(1).is_err());
+        }
+        let replies = one.reload(asked.clone());
+        assert!(error(&replies).contains("nothing was changed"), "{waiting}: {replies:?}");
+        one.stalled.store(NOBODY, Ordering::Relaxed);
+        let begin = Instant::now();
+        while one.running.instance().snapshots().is_err() {
+            assert!(begin.elapsed() < PATIENCE, "it goes on");
+        }
+        for host in 10..30 {
+            assert_eq!(why(&mut one, host).expect("an answer"), "outbound", "after {waiting} questions: 10.0.0.{host}");
+        }
+    }
+    one.stop();
+}
+
 /// The change that is undone has one more pool, in front of the others.
 #[test]
 fn an_undone_change_reports_no_full_pool_again() {
