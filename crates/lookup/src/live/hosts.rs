@@ -120,7 +120,7 @@ fn blocks(live: &dyn Live, find: &Find, wanted: Prefix6, at: Cursor) -> Result<P
         let has = match (first, subscriber.mappings.total()) {
             (Some(_), _) => format!("ports {own}"),
             (None, 0) => "no mapping now".to_owned(),
-            (None, mappings) => format!("{mappings} mappings"),
+            (None, mappings) => control::counted(mappings, "mapping"),
         };
         objects.push(FindAnswer {
             host: Some(host),
@@ -320,6 +320,7 @@ mod tests {
         for (subscriber_ports, mappings, has) in [
             (subscriber().subscriber_ports, none, "ports 1024-1535 of 203.0.113.7, 4096-4607 of 203.0.113.7"),
             (Vec::new(), control::PerProtocol { udp: 7, ..none }, "7 mappings"),
+            (Vec::new(), control::PerProtocol { udp: 1, ..none }, "1 mapping"),
             (Vec::new(), none, "no mapping now"),
         ] {
             let mut live = OnlyBlocks::new();
