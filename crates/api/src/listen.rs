@@ -54,7 +54,7 @@ const BLOCKING_THREADS_MAX: usize = 24;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address or path is not to be had.
-    #[error("http.listen: {address}: {source}; use another address, or stop its user")]
+    #[error("http.listen: {address}: {source}; use another address, or stop the program that uses this one")]
     Listen {
         /// What was asked for.
         address: String,

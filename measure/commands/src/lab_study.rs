@@ -166,13 +166,13 @@ pub(crate) fn study(arguments: &LabStudy, out: &mut dyn Write) -> Result<(), Fai
             LabDevice::External,
             "measure it with `natrix lab TEST --dut external` and the command that empties its table",
         ),
-        (LabDevice::Vpp, "no study does; `natrix lab --help` lists the tests that measure it"),
+        (LabDevice::Vpp, "studies do not measure vpp; `natrix lab --help` lists the tests that measure it"),
     ];
     if let Some((device, remedy)) = others.into_iter().find(|(device, _)| arguments.dut.contains(device)) {
         return Err(failure(StudyFailure::Device { name, device, remedy }));
     }
     if !name.has_devices() && !arguments.dut.contains(&LabDevice::Natrix) {
-        let remedy = "it is about what only natrix has; leave --dut out";
+        let remedy = "the study is of a feature that only natrix has; omit --dut";
         return Err(failure(StudyFailure::Device { name, device: arguments.dut[0], remedy }));
     }
     let options = options(&arguments.studies, arguments.dut.iter().map(|device| word(*device)).collect())?;

@@ -89,7 +89,7 @@ pub enum SharingError {
         source: io::Error,
     },
     /// Something that has to happen before the next step does not.
-    #[error("lab: {what}: not after {} s ({seen}); try again on a machine that is less busy", PATIENCE.as_secs())]
+    #[error("lab: {what}: not within {} s ({seen}); try again on a machine that is less busy", PATIENCE.as_secs())]
     NotYet {
         /// What was waited for.
         what: &'static str,

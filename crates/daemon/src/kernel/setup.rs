@@ -201,7 +201,9 @@ impl Devices {
         for link in old_vlans(&links, ours) {
             if let Err(error) = delete(&mut socket, link.index) {
                 let name = &link.name;
-                log.warn(&format_args!("kernel device {name}: no interface has it now, but it cannot go: {error}"));
+                log.warn(&format_args!(
+                    "kernel device {name}: no interface uses it now, and it cannot be deleted: {error}"
+                ));
             }
         }
     }
@@ -322,8 +324,10 @@ fn take_over(config: &Config, log: Log) -> HashMap<String, Tap> {
             delete(&mut socket, index)
         });
         match gone {
-            Ok(()) => log.info(&format_args!("kernel device {device}: no interface has it now; deleted")),
-            Err(error) => log.warn(&format_args!("kernel device {device}: no interface has it now: {error}")),
+            Ok(()) => log.info(&format_args!("kernel device {device}: no interface uses it now; deleted")),
+            Err(error) => log.warn(&format_args!(
+                "kernel device {device}: no interface uses it now, and it cannot be deleted: {error}"
+            )),
         }
     }
     taken

@@ -88,7 +88,7 @@ pub struct StandIn {
 
 /// Too many prefixes, or too many in each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many IPv6 prefixes, or too many of them in each other")]
+#[error("too many IPv6 prefixes, or too many of them nested")]
 pub struct NoRoom;
 
 /// The blocks, in the order of the prefixes' addresses.

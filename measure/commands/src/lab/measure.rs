@@ -608,7 +608,7 @@ fn device_of(
         (LabDevice::External, _) => match &options.empty_command {
             Some(command) => Ok(Box::new(External::new(command, &options.described, nice, Arc::clone(stop)))),
             None => Err(fault(
-                "--empty-command: is missing (every trial begins with an empty table); give a command that empties that of the device".to_owned(),
+                "--empty-command: is missing (every trial begins with an empty table); give a command that empties the table of the device".to_owned(),
             )),
         },
     }
@@ -644,7 +644,7 @@ pub(super) fn stopper() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop))
-            .map_err(|error| fault(format!("lab: signals cannot be caught ({error}); start it from another place")))?;
+            .map_err(|error| fault(format!("lab: signals cannot be caught ({error}); start it from another shell")))?;
     }
     end_at_last(LAST_GRACE, || {
         let seconds = LAST_GRACE.as_secs();
@@ -706,7 +706,7 @@ pub(super) fn tuple_space(options: &LabTest, n: u64) -> Result<TupleSpace, Failu
     };
     let remote = EndpointRange { first_address: [198, 19, 0, 1].into(), addresses: options.remotes, ports: 80..=80 };
     TupleSpace::new(inside, remote, n, options.seed)
-        .ok_or_else(|| fault(format!("--sessions: there are not so many four-tuples ({n}); ask for fewer")))
+        .ok_or_else(|| fault(format!("--sessions: more than there are four-tuples ({n}); ask for fewer")))
 }
 
 pub(super) fn parameters_of(options: &LabTest, n: u64) -> Parameters {

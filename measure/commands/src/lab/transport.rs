@@ -176,7 +176,9 @@ pub(super) fn towards_device(devices: [String; 2], family: Family) -> Result<Por
 pub(super) fn pairs(transport: LabTransport, family: Family) -> Result<Ports, Failure> {
     if is_shared_memory(transport) {
         let driver = driver(transport);
-        return Err(fault(format!("--transport: here there is none but pairs ({driver}); use af-xdp or af-packet")));
+        return Err(fault(format!(
+            "--transport: the test hosts have virtual Ethernet pairs only ({driver}); use af-xdp or af-packet"
+        )));
     }
     let driver = driver(transport);
     let sides = [(0, topology::INSIDE), (1, topology::OUTSIDE)];

@@ -19,8 +19,8 @@ pub enum ExperimentError {
     Device(#[from] DeviceError),
     /// The device is faster than the tester.
     #[error(
-        "tester: slower than the device ({passed:.0} {what}/s pass; of {asked:.0} asked for the tester sent {reached:.0}); it does that at \
-         least (`at_least` of the result), and how much more a faster tester finds: on a core of its own, if it shares one, or on a faster machine"
+        "tester: slower than the device ({passed:.0} {what}/s pass; the tester sent {reached:.0} of {asked:.0}/s); the device does at \
+         least what passed (`at_least` in the result): to find its limit, give the tester a CPU of its own, or a faster machine"
     )]
     Ceiling {
         /// `frames` or `connections`.
@@ -32,8 +32,8 @@ pub enum ExperimentError {
         /// What it sent instead.
         reached: f64,
     },
-    /// The device is faster than it was asked for.
-    #[error("rate: passes at the highest asked for ({rate:.0} {what}/s); raise --rate-max")]
+    /// The device passes the highest rate of the search.
+    #[error("rate: the device passes even the highest ({rate:.0} {what}/s); raise --rate-max")]
     RangeTooLow {
         /// `frames` or `connections`.
         what: &'static str,
@@ -75,7 +75,7 @@ pub enum ExperimentError {
     },
     /// It made connections, and then nothing more came out.
     #[error(
-        "device: passes nothing {way} (0 of {sent} frames arrived), though it made the connections; see that it runs still and keeps them"
+        "device: passes nothing {way} (0 of {sent} frames arrived), though it made the connections; see that it still runs and keeps them"
     )]
     OneWay {
         /// `outbound` or `inbound`.

@@ -273,8 +273,8 @@ fn a_tester_slower_than_the_device_is_an_error_and_no_result() {
     let message = this.throughput().unwrap_err().to_string();
     assert!(
         message.contains("tester: slower than the device")
-            && message.contains("it does that at least")
-            && message.contains("on a core of its own"),
+            && message.contains("the device does at least what passed")
+            && message.contains("a CPU of its own"),
         "{message}"
     );
     assert!(this.trials().iter().any(|trial| trial.void), "void trials are kept as what they are");

@@ -199,7 +199,7 @@ mod tests {
         let told =
             found(&json!({"unit": "connections/s", "result": {"samples": null, "at_least": 3e4}, "failure": failure}));
         assert_eq!(told, "≥ 30 k connections/s (no higher rate was asked for)");
-        assert_eq!(failure, "rate: passes at the highest asked for (30000 connections/s); raise --rate-max");
+        assert_eq!(failure, "rate: the device passes even the highest (30000 connections/s); raise --rate-max");
         let busy = found(&json!({"unit": "frames/s", "result": {"samples": {"median": 9e4}, "disturbed": 1}}));
         assert_eq!(busy, "90 k* frames/s");
         let way = json!({"way": "inbound", "typical_us": 5.0, "worst_case_us": 9.0});

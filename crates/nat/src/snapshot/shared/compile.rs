@@ -94,7 +94,7 @@ pub enum BuildError {
         places: u64,
     },
     /// A forward has sessions of too many lists of targets.
-    #[error("{protocol} {external}: has sessions of {limit} lists of targets already, as many as there may be")]
+    #[error("{protocol} {external}: has sessions of {limit} lists of targets already, the maximum")]
     TooManyTargetLists {
         /// Transport.
         protocol: Protocol,
