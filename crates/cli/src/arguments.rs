@@ -273,8 +273,8 @@ pub struct Find {
     /// 2001:db8::7, [2001:db8::7]:40001 or 2001:db8::/56
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub endpoint: AddressAndPort,
-    /// Answer for deterministic pools from this file alone, without an instance. With --at: the
-    /// configuration of that time, used together with the log
+    /// Answer from this file alone, without an instance: deterministic pools, forwards and
+    /// one-to-one addresses. With --at: the configuration of that time, used together with the log
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["cursor", "all"])]
     pub config: Option<PathBuf>,
     /// Only this transport: udp, tcp or icmp
