@@ -87,8 +87,8 @@ pub(super) fn remedy(verdict: Verdict) -> &'static str {
         AlgAckUnsent => "Look for who forges segments of this connection (natrix trace --dropped).",
         AlgFragment => "Lower the MTU of the host, so that its segments need no fragments.",
         AddressNotUsed => {
-            "natrix show interfaces names the address: give it or the other station another one. Normal for a second \
-             after the start."
+            "natrix show interfaces marks the address. Duplicate: give it or the other station another one. Tentative: \
+             its link must have been up for a second."
         }
         CallFragment => "Lower the MTU of the PPTP clients, so that calls need no fragments.",
         _ => "",

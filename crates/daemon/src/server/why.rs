@@ -489,7 +489,10 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
                     "another station on the link has {address} (RFC 4862 section 5.4); the log names it: give one of \
                      them another address"
                 ),
-                _ => format!("Natrix still asks whether another station on the link has {address}; try again"),
+                _ => format!(
+                    "Natrix still asks whether another station on the link has {address}, for a second once the link is \
+                     up; try again"
+                ),
             };
             ("local", "its address is not used".to_owned(), why)
         }
