@@ -4,11 +4,6 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-#[path = "common/disk.rs"]
-mod disk;
-#[path = "common/instance.rs"]
-mod instance;
-
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use core::time::Duration;
@@ -18,10 +13,10 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
 
+use crate::disk::Disk;
+use crate::instance::Instance;
+use crate::instance::PATIENCE;
 use control::EventLog;
-use disk::Disk;
-use instance::Instance;
-use instance::PATIENCE;
 use nat::Verdict;
 use serde_json::Value;
 

@@ -2,16 +2,13 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-#[path = "common/instance.rs"]
-mod instance;
-
 use core::net::Ipv4Addr;
 
+use crate::instance::Instance;
 use control::Find;
 use control::FindAnswer;
 use control::Place;
 use control::Request;
-use instance::Instance;
 
 fn by_address(address: Ipv4Addr, port: u16) -> Find {
     Find { address: address.into(), port: Some(port), protocol: None, vrf: None, limit: None, cursor: None }

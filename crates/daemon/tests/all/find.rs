@@ -2,23 +2,21 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-#[path = "common/instance.rs"]
-mod instance;
-
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
+use crate::instance::Instance;
+use crate::instance::PATIENCE;
+use crate::instance::ask;
+use crate::instance::error;
 use control::Find;
 use control::FindAddress;
 use control::FindAnswer;
 use control::Reply;
 use control::Request;
-use instance::PATIENCE;
-use instance::ask;
-use instance::error;
 
 /// Packets to port 443 leave from a pool of their own, and packets to port 80 share ports.
 const MORE: &str = r#"
@@ -59,8 +57,8 @@ const OF_FORWARDS: [&str; 3] = [
     "tcp 203.0.113.1:443 leads to one of 10.0.0.90:8443 weight 1, 10.0.0.91:8443 weight 1",
 ];
 
-fn start(name: &str) -> instance::Instance {
-    instance::Instance::start_with(name, MORE, |text| {
+fn start(name: &str) -> Instance {
+    Instance::start_with(name, MORE, |text| {
         let text = text.replace("203.0.113.0/28\"]\n", "203.0.113.1\", \"203.0.113.2\"]\ndrain = [\"203.0.113.2\"]\n");
         text.replace("mappings = 1000\n", "mappings = 1000\nflows = 1000\n")
     })
@@ -80,7 +78,7 @@ fn on(last: u8) -> Find {
 }
 
 /// All answers and the number of pages.
-fn found(one: &mut instance::Instance, find: &Find) -> (Vec<FindAnswer>, usize) {
+fn found(one: &mut Instance, find: &Find) -> (Vec<FindAnswer>, usize) {
     let mut answers = Vec::new();
     let mut cursor = None;
     for pages in 1.. {
@@ -102,12 +100,12 @@ fn found(one: &mut instance::Instance, find: &Find) -> (Vec<FindAnswer>, usize) 
     unreachable!("pages are counted without end")
 }
 
-fn details(one: &mut instance::Instance, find: &Find) -> Vec<String> {
+fn details(one: &mut Instance, find: &Find) -> Vec<String> {
     found(one, find).0.into_iter().map(|answer| answer.detail).collect()
 }
 
 /// Waits until there are this many sessions.
-fn wait_for(one: &mut instance::Instance, sessions: u64) {
+fn wait_for(one: &mut Instance, sessions: u64) {
     let begin = Instant::now();
     while one.status().sessions < sessions {
         assert!(begin.elapsed() < PATIENCE, "every packet opens something");

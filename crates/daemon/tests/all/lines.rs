@@ -4,11 +4,6 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-#[path = "common/disk.rs"]
-mod disk;
-#[path = "common/instance.rs"]
-mod instance;
-
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use core::time::Duration;
@@ -18,15 +13,15 @@ use std::time::Instant;
 use std::time::SystemTime;
 use std::time::UNIX_EPOCH;
 
+use crate::disk::Disk;
+use crate::instance::Instance;
+use crate::instance::PATIENCE;
+use crate::instance::ask;
+use crate::instance::error;
 use control::EventLog;
 use control::List;
 use control::Reply;
 use control::Request;
-use disk::Disk;
-use instance::Instance;
-use instance::PATIENCE;
-use instance::ask;
-use instance::error;
 use lookup::Asked;
 use lookup::log::Query;
 use lookup::log::files_of;

@@ -2,8 +2,6 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-mod common;
-
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use std::env;
@@ -58,7 +56,7 @@ impl Folder {
 
     fn replay(&self, inside: &Path, outside: &Path, out: &str) -> Result<Summary, ReplayError> {
         let files = ReplayFiles { inside: inside.to_owned(), outside: outside.to_owned(), out_dir: self.0.join(out) };
-        replay(&common::configuration(&self.0), &files)
+        replay(&crate::common::configuration(&self.0), &files)
     }
 
     /// The IP packets of a capture, with their times in seconds.
@@ -115,7 +113,7 @@ fn events_are_written_beside_the_captures_with_their_time() {
     let question = build::udp(CLIENT, SERVER).payload(b"a").build();
     let inside = folder.capture("in.pcap", &[(0, question.clone()), (900, question)]);
     let silence = folder.capture("silence.pcap", &[]);
-    let mut config = common::configuration(&folder.0);
+    let mut config = crate::common::configuration(&folder.0);
     let elsewhere = folder.0.join("not-here.json");
     config.event_log = Some(EventLog {
         target: Some(EventTarget::File(elsewhere.clone())),
@@ -182,7 +180,7 @@ fn replay_with_gateways(folder: &Folder, inside: &[(u64, Vec<u8>)], outside: &[(
         outside: folder.capture("out.pcap", outside),
         out_dir: folder.0.join("result"),
     };
-    let mut config = common::configuration(&folder.0);
+    let mut config = crate::common::configuration(&folder.0);
     let gateways = ["ftp", "sip"].map(|name| Gateway::new(alg::AlgId::named(name).expect("a gateway")));
     config.nat.gateways = gateways.to_vec();
     replay(&config, &files).expect("a replay")

@@ -3,8 +3,6 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-mod common;
-
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use core::time::Duration;
@@ -55,7 +53,7 @@ fn with_log(directory: &Path, file: PathBuf) -> Config {
         keep_files: 0,
         sync: LogSync::Always,
     };
-    Config { event_log: Some(log), ..common::configuration(directory) }
+    Config { event_log: Some(log), ..crate::common::configuration(directory) }
 }
 
 fn start(config: &Config, ports: &MemoryBed) -> Result<Running, daemon::running::StartError> {

@@ -3,9 +3,6 @@
 
 #![allow(clippy::expect_used, reason = "a test that cannot go on has failed")]
 
-#[path = "common/instance.rs"]
-mod instance;
-
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use core::sync::atomic::Ordering;
@@ -16,6 +13,13 @@ use std::fs;
 use std::thread;
 use std::time::Instant;
 
+use crate::instance::Instance;
+use crate::instance::NOBODY;
+use crate::instance::PATIENCE;
+use crate::instance::TEXT;
+use crate::instance::ask;
+use crate::instance::error;
+use crate::instance::file;
 use config::LogLevel;
 use control::Client;
 use control::NewConfig;
@@ -30,13 +34,6 @@ use daemon::log::Log;
 use daemon::running::Running;
 use daemon::running::Start;
 use daemon::server::Socket;
-use instance::Instance;
-use instance::NOBODY;
-use instance::PATIENCE;
-use instance::TEXT;
-use instance::ask;
-use instance::error;
-use instance::file;
 use packet_io::MemoryIo;
 use packet_io::memory::MemoryBed;
 use packet_io::memory::MemorySettings;

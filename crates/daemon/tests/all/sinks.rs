@@ -2,9 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
 
-#[path = "common/instance.rs"]
-mod instance;
-
 use std::collections::BTreeSet;
 use std::io::BufRead;
 use std::io::BufReader;
@@ -17,8 +14,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use instance::Instance;
-use instance::error;
+use crate::instance::Instance;
+use crate::instance::error;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -4,11 +4,6 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test that cannot go on has failed")]
 
-#[path = "common/disk.rs"]
-mod disk;
-#[path = "common/instance.rs"]
-mod instance;
-
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use core::time::Duration;
@@ -20,20 +15,20 @@ use std::time::Instant;
 use std::time::SystemTime;
 use std::time::UNIX_EPOCH;
 
+use crate::disk::Disk;
+use crate::instance::Instance;
+use crate::instance::PATIENCE;
+use crate::instance::ask;
+use crate::instance::error;
 use control::List;
 use control::LogStore;
 use control::Reply;
 use control::Request;
-use disk::Disk;
 use export::store::Question;
 use export::store::Store;
 use export::store::StoreOptions;
 use export::store::StoreWriter;
 use export::store::verify;
-use instance::Instance;
-use instance::PATIENCE;
-use instance::ask;
-use instance::error;
 use nat::Verdict;
 
 /// Endpoints that are asked about for each moment, of all that were seen.
