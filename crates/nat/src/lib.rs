@@ -1,7 +1,7 @@
 //! The engine: every NAT decision and all NAT state, one shard per worker.
 //!
 //! It uses no clock, thread, file or socket and writes no log text: `now` and random bits are
-//! arguments. After a shard is built, nothing is allocated.
+//! arguments. After a shard is built, packets allocate nothing; answers to clients may.
 
 #![forbid(unsafe_code)]
 

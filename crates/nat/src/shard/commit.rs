@@ -1,8 +1,9 @@
 //! The only creator of mappings and their sessions, after a decision of [`crate::steps`].
 //!
-//! It checks only what other workers may have changed meanwhile: the bits of the port and its
-//! block, and the number of guaranteed ports. If it loses the race, nothing has changed, and the
-//! packet is decided again.
+//! A `commit_…` checks only what other workers may have changed meanwhile: the bits of the port and
+//! its block, and the number of guaranteed ports. If it loses the race, at most the subscriber's
+//! guarantee stays, and the packet is decided again. An `open_…` or `create_…` asks for the
+//! decision itself. Grants and what gateways announce are decided in their files here.
 
 pub(in crate::shard) mod admission;
 pub(in crate::shard) mod call;
@@ -53,8 +54,8 @@ use core::sync::atomic::Ordering;
 /// All but the first follow a lost race.
 pub(super) const ATTEMPTS: usize = 64;
 
-/// Another worker was faster; nothing has changed. A full table is no reason: the decision has
-/// found room.
+/// Another worker was faster. Nothing has changed, except that a subscriber keeps a guarantee that
+/// it has just got. A full table is no reason: the decision has found room.
 pub(super) struct Lost;
 
 impl Ledger {

@@ -40,7 +40,8 @@ use crate::shard::upkeep;
 
 /// One worker's records, and what must change with them: ports, counts, events.
 ///
-/// It never sees a packet. Only it makes and ends mappings, sessions, flows and subscribers.
+/// It writes no packet, but reads TCP headers and gateways' payloads. Only it makes and ends
+/// mappings, sessions, flows and subscribers.
 pub(crate) struct Ledger {
     pub(in crate::shard) shared: Arc<Shared>,
     /// Of `shared`, and of a configuration about to follow.

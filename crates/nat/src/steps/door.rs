@@ -1,6 +1,7 @@
-//! Decides what an external endpoint leads to. The first half of a hairpin only asks whether the
-//! endpoint is in use, so that a packet without a way creates nothing (`hairpin_way` in
-//! `steps/outbound.rs`); the second half asks here, on the worker of the endpoint.
+//! Decides what an external endpoint leads to. The first half of a hairpin asks only whether the
+//! endpoint has a mapping or another worker, and whether its realm may be reached, so that a packet
+//! without a way creates nothing (`hairpin_way` in `steps/outbound.rs`). The second half asks here,
+//! on the worker of the endpoint.
 //!
 //! ```text
 //!   port table:  another worker's        ─► Elsewhere
