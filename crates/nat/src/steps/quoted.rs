@@ -13,6 +13,7 @@ use crate::state::mapping::InternalKey;
 use crate::steps::door::Door;
 use crate::steps::door::Towards;
 use crate::steps::door::remote_port;
+use crate::steps::inbound::Via;
 use crate::steps::report::Report;
 use crate::steps::step::Step;
 use crate::steps::view::View;
@@ -56,18 +57,19 @@ pub(crate) fn known_as(other: (u32, u16), protocol: Protocol, quoted: Endpoint) 
 }
 
 impl View<'_> {
-    /// Refused silently: errors are never answered (RFC 1812 §4.3.2.7).
+    /// Refused silently: errors are never answered (RFC 1812 §4.3.2.7). `realm`: of the sender of a
+    /// hairpin.
     pub(crate) fn decide_error_in<T: Report>(
         &self,
         now: Instant,
         parsed: &Parsed,
         quote: &Quote,
-        turn: u8,
+        (via, realm, turn): (Via, RealmId, u8),
         report: &mut T,
     ) -> Result<ErrorAct, Verdict> {
         let door = self.door(&Towards::of_quote(quote, turn), now);
         let mut sequence = quote.sequence;
-        let (realm, internal, remote) = match door {
+        let (receiver, internal, remote) = match door {
             Door::Elsewhere { worker, turn } => return Ok(ErrorAct::HandOff { worker, turn }),
             Door::Mapping(index) => {
                 self.report_mapping(now, index, report);
@@ -99,7 +101,10 @@ impl View<'_> {
                 return Err(Verdict::IcmpQuoteNoMapping);
             }
         };
-        let hop = self.way(Facing::inside(realm), internal.address.to_bits(), parsed, &mut ());
+        if via == Via::Hairpin && !self.snapshot.may_hairpin(realm, receiver) {
+            return Err(Verdict::HairpinRefused);
+        }
+        let hop = self.way(Facing::inside(receiver), internal.address.to_bits(), parsed, &mut ());
         let hop = hop.map_err(|no_way| no_way.verdict)?;
         // RFC 5508 §4.2 REQ-4: the quote must show what the subscriber sent. With twice NAT, only
         // the host itself has another address inside.

@@ -203,6 +203,47 @@ fn a_mapping_of_another_worker_in_another_vrf_is_refused() {
     }
 }
 
+/// An error about what the receiver is said to have sent, or has sent before the ban.
+#[test]
+fn icmp_errors_stay_in_their_vrf_without_vrf_hairpins() {
+    let settings = |may_hairpin| two_realms(may_hairpin).filtering(Filtering::EndpointIndependent);
+    for mut bed in beds(&settings(true)) {
+        let by_realm = [INSIDE, BLUE];
+        let udp = |from, to| build::udp(from, to).payload_length(8).build();
+        for n in 0..4 {
+            let internal = [0, 1].map(|realm| at(host(realm, n), 5_000));
+            let external = [0, 1].map(|realm| {
+                bed.inside_by(by_realm[realm], &udp(internal[realm], at(E1, 53)));
+                source(&bed.only_outside())
+            });
+            for (from, to) in [(0, 1), (1, 0)] {
+                // What `to` has sent, as `from` gets it.
+                bed.inside_by(by_realm[to], &udp(internal[to], external[from]));
+                let errors = [
+                    build::icmp_error(*internal[from].ip(), *external[to].ip(), 3, 3, &bed.only_inside()).build(),
+                    build::icmp_error(
+                        host(from as u16, 30),
+                        *external[to].ip(),
+                        3,
+                        1,
+                        &udp(external[to], internal[from]),
+                    )
+                    .build(),
+                ];
+                for (may_hairpin, expected) in [(true, Verdict::Hairpin), (false, Verdict::HairpinRefused)] {
+                    bed.reload(settings(may_hairpin));
+                    for error in &errors {
+                        assert_eq!(send(&mut bed, by_realm[from], error), [expected]);
+                        let arrived: Vec<InterfaceId> = bed.take_inside_by().iter().map(|(by, _)| *by).collect();
+                        assert_eq!(arrived.as_slice(), if may_hairpin { &by_realm[to..=to] } else { &[] });
+                    }
+                }
+                bed.reload(settings(true));
+            }
+        }
+    }
+}
+
 /// A packet that answers this one.
 fn answer_to(packet: &[u8]) -> Vec<u8> {
     build::udp(destination(packet), source(packet)).payload_length(8).build()

@@ -47,7 +47,8 @@ impl PacketPath {
             Ok(quote) => quote,
             Err(verdict) => return Fate::Done(verdict),
         };
-        match self.view().decide_error_in(now, parsed, &quote, meta.turn, &mut ()) {
+        let realm = self.ledger.shared.realm_of(meta.ingress);
+        match self.view().decide_error_in(now, parsed, &quote, (via, realm, meta.turn), &mut ()) {
             Ok(ErrorAct::HandOff { worker, turn }) => {
                 let stage = match via {
                     Via::Hairpin => Stage::Hairpin,

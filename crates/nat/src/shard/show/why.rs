@@ -359,7 +359,7 @@ impl Shard {
         let at = Arrival { now, meta, parsed: &parsed };
         let inbound = self.view().inbound_of(at, via);
         if parsed.class == Class::IcmpError {
-            self.view().explain_error(at, packet, side == Side::Inside && !hairpin, account);
+            self.view().explain_error(at, packet, (side == Side::Inside && !hairpin, via), account);
         } else if parsed.is_fragment() {
             let offset = parsed.fragment_offset;
             account.step(|| Step::Fragment { offset, more: parsed.more_fragments });

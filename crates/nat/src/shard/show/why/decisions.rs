@@ -46,7 +46,13 @@ fn hairpinned(now: Instant, translated: &Parsed, realm: RealmId) -> Inbound<'_> 
 }
 
 impl View<'_> {
-    pub(super) fn explain_error(&self, at: Arrival<'_>, packet: &[u8], is_from_inside: bool, account: &mut Account) {
+    pub(super) fn explain_error(
+        &self,
+        at: Arrival<'_>,
+        packet: &[u8],
+        (is_from_inside, via): (bool, Via),
+        account: &mut Account,
+    ) {
         let Ok(quote) = icmp_quote::parse(packet) else { return };
         account.step(|| Step::Quoted {
             protocol: quote.protocol,
@@ -58,7 +64,7 @@ impl View<'_> {
         let _ = if is_from_inside {
             self.decide_error_out(now, parsed, &quote, (account.realm, false), account)
         } else {
-            self.decide_error_in(now, parsed, &quote, meta.turn, account)
+            self.decide_error_in(now, parsed, &quote, (via, account.realm, meta.turn), account)
         };
     }
 
