@@ -6,6 +6,7 @@ pub(crate) mod address_choice;
 pub(crate) mod call;
 pub(crate) mod dependent;
 pub(crate) mod door;
+pub(crate) mod expired;
 pub(crate) mod grant;
 pub(crate) mod guarantee;
 pub(crate) mod inbound;

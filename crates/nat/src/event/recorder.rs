@@ -198,9 +198,9 @@ impl EventLog {
         self.policy == BackPressure::Drop || ring.room(2 + self.for_names) >= 2 + self.for_names
     }
 
-    pub(crate) fn has_room_to_end(&self) -> bool {
+    pub(crate) fn has_room_to_end(&self, ends: usize) -> bool {
         let Some(ring) = &self.ring else { return true };
-        self.policy == BackPressure::Drop || ring.capacity() - ring.len() >= 2 + self.for_names
+        self.policy == BackPressure::Drop || ring.capacity() - ring.len() > ends + self.for_names
     }
 
     /// Records an allocation or end. Under [`BackPressure::Refuse`], reserve the room first with

@@ -34,6 +34,11 @@ pub enum Stage {
     LogFull,
     /// A port-control request for another worker's subscriber.
     PortControl,
+    /// From inside. The receiving worker's mapping has the port of the sender's static mapping: end
+    /// it if it has expired, and give the packet back.
+    Vacate,
+    /// Back from `Vacate`.
+    Vacated,
 }
 
 impl Stage {
@@ -48,7 +53,7 @@ impl Stage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketMeta {
     /// [`Stage::Steered`]: the record that the sender read in the port table, or 0; only a hint.
-    /// Hairpinned: what the first half made.
+    /// Hairpinned: what the first half made. [`Stage::Vacate`]: the external address.
     pub record: u32,
     /// Interface it came in by.
     pub ingress: InterfaceId,
@@ -57,6 +62,7 @@ pub struct PacketMeta {
     /// Stops so far, for an endpoint with several targets.
     pub turn: u8,
     /// Source and destination, if they were found elsewhere: for fragments and [`Stage::LogFull`].
+    /// [`Stage::Vacate`]: the external port is the second.
     pub ports: (u16, u16),
 }
 

@@ -31,6 +31,7 @@ use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
 use crate::state::session::HashedBy;
 use crate::state::subscriber::Account;
+use crate::steps::expired::Expired;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Entered;
 use crate::steps::opening::Entry;
@@ -67,7 +68,7 @@ impl Ledger {
         wanted: Option<PoolId>,
         session: &NewSession,
     ) -> Result<u32, Verdict> {
-        let mut ask = Ask { now, key, wanted, hints: *hints, expired: None };
+        let mut ask = Ask { now, key, wanted, hints: *hints, expired: Expired::NONE };
         for _ in 0..ATTEMPTS {
             let (view, random) = self.deciding();
             let opening = match view.decide_mapping(&ask, random, &mut ()) {

@@ -276,7 +276,7 @@ impl PacketPath {
                 // A record is valid on one worker only, but what was created for a hairpin is
                 // passed along.
                 let is_hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::LogFull);
-                let record = if is_hairpin { meta.record } else { 0 };
+                let record = if is_hairpin || meta.stage == Stage::Vacate { meta.record } else { 0 };
                 packet.outcome = Outcome::HandOff { worker, meta: PacketMeta { record, ..meta } };
             }
             Fate::Held => {
@@ -296,6 +296,8 @@ impl PacketPath {
             },
             Stage::PortControl => self.serve_port_control(at, bytes, sink),
             Stage::HeldSyn => self.answer_held_syn(at, bytes, sink),
+            Stage::Vacate => self.vacate_for(at),
+            Stage::Vacated => self.outbound_flow(at, bytes, hints, None, sink),
             Stage::LogFull => {
                 let fate = self.refuse_for_log(at);
                 self.after_hairpin(at, bytes, fate, sink)

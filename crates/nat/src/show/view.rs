@@ -1,9 +1,11 @@
 //! Copies of the engine's state for display, a page at a time so that traffic never waits.
 
+use crate::steps::expired::Vacancy;
 use crate::steps::inbound::Act;
 use crate::steps::inbound::Inbound;
 use crate::steps::inbound::Via;
 use crate::types::Endpoint;
+use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -42,7 +44,7 @@ pub struct Explanation {
     pub onward: Option<Onward>,
 }
 
-/// A packet to an external endpoint that another worker continues.
+/// A packet that another worker continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Onward {
     /// The worker that continues.
@@ -51,12 +53,33 @@ pub struct Onward {
     pub realm: RealmId,
     /// Port 0 if the mapping does not exist yet.
     pub source: Endpoint,
-    pub(crate) via: Via,
-    pub(crate) turn: u8,
-    pub(crate) is_vacated: bool,
+    pub(crate) course: Course,
+}
+
+/// What the other worker decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// What a packet to an external endpoint leads to.
+    Enter { via: Via, turn: u8, is_vacated: bool },
+    /// Whether its mapping on this port has expired, for a packet from inside.
+    Vacate { asker: WorkerId, protocol: Protocol, external: Endpoint },
+    /// The packet from inside once more, knowing that.
+    Leave(Vacancy),
 }
 
 impl Onward {
+    /// The explanation so far says nothing that counts: the sender's worker begins again.
+    pub(crate) fn begins_again(&self) -> bool {
+        matches!(self.course, Course::Leave(_))
+    }
+
+    pub(crate) fn via(&self) -> Option<Via> {
+        match self.course {
+            Course::Enter { via, .. } => Some(via),
+            Course::Vacate { .. } | Course::Leave(_) => None,
+        }
+    }
+
     pub(crate) fn by(packet: &Inbound<'_>, act: &Act) -> Option<Onward> {
         let (worker, turn, is_vacated) = match *act {
             Act::HandOff { worker, turn } => (worker, turn, packet.is_vacated),
@@ -64,6 +87,7 @@ impl Onward {
             _ => return None,
         };
         let source = Endpoint::new(packet.parsed.source.into(), packet.parsed.source_port);
-        Some(Onward { worker, realm: packet.realm, source, via: packet.via, turn, is_vacated })
+        let course = Course::Enter { via: packet.via, turn, is_vacated };
+        Some(Onward { worker, realm: packet.realm, source, course })
     }
 }

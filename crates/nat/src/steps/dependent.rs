@@ -30,6 +30,7 @@ use crate::state::shared_ports::Group;
 use crate::state::shared_ports::SharedPort;
 use crate::state::tcp;
 use crate::state::tcp::TcpState;
+use crate::steps::expired::Expired;
 use crate::steps::new_mapping::report_pool;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Entered;
@@ -201,7 +202,7 @@ impl View<'_> {
         let DependentSessionRequest { now, key, remote_inside, remote_outside, wanted } = *ask;
         let expired = self.state.flows.find_inside(&InsideKey::new(key, remote_inside.0, remote_inside.1));
         self.admit_record(expired)?;
-        let owner = self.owner(&Ask { now, key, wanted, hints: Hints::of(0), expired: None });
+        let owner = self.owner(&Ask { now, key, wanted, hints: Hints::of(0), expired: Expired::NONE });
         let own = || self.snapshot.pool_for(key.realm, key.address.into());
         let pool = owner.penalty.or(wanted).or_else(own).ok_or(Verdict::SourceNotSubscriber)?;
         report_pool(pool, owner.penalty.is_some(), wanted.is_some(), report);
@@ -249,7 +250,7 @@ impl View<'_> {
 
     fn admit_record(&self, over: Option<u32>) -> Result<(), Verdict> {
         let ends_one = over.is_some_and(|index| self.state.flows.get(index).is_in_use());
-        if ends_one && !self.events.has_room_to_end() {
+        if ends_one && !self.events.has_room_to_end(1) {
             return Err(Verdict::LogFull);
         }
         if self.state.flows.is_full() && !ends_one { Err(Verdict::FlowTableFull) } else { Ok(()) }
@@ -422,7 +423,7 @@ impl View<'_> {
         if flow.is_held_down() {
             return (search.now >= flow.expires()).then_some(found);
         }
-        if flow.is_alive(search.now) || !self.events.has_room_to_end() || self.hold_down_of(flow) != Duration::ZERO {
+        if flow.is_alive(search.now) || !self.events.has_room_to_end(1) || self.hold_down_of(flow) != Duration::ZERO {
             return None;
         }
         // After the end of `over`, the port may carry nothing, or not count for its opener.
@@ -541,7 +542,7 @@ impl View<'_> {
             .find_outside(outside)
             .or_else(|| flows.find_inside(&InsideKey::new(&key, remote_outside.0, remote_outside.1)));
         self.admit_record(over)?;
-        let owner = self.owner(&Ask { now, key: &key, wanted: None, hints: Hints::of(0), expired: None });
+        let owner = self.owner(&Ask { now, key: &key, wanted: None, hints: Hints::of(0), expired: Expired::NONE });
         let entered = match owner.slot {
             Some(_) => Ok(None),
             None => self.entry_of_target(&key, external.0, random).map(Some),

@@ -32,6 +32,7 @@ use crate::state::timers::FirstLife;
 use crate::steps::door::Door;
 use crate::steps::door::Towards;
 use crate::steps::door::remote_port;
+use crate::steps::expired::Expired;
 use crate::steps::packet_filter::Judged;
 use crate::steps::report::Report;
 use crate::steps::step::Step;
@@ -156,7 +157,7 @@ pub(crate) enum Act {
     },
     Activate {
         inside: Inside,
-        expired: Option<u32>,
+        expired: Expired,
         hop: NextHop,
     },
     Lead {
@@ -651,12 +652,14 @@ impl<'a> View<'a> {
         let (key, new_host) = self.endpoint_of_static(packet.now, inside, protocol).map_err(Act::Drop)?;
         let view = View { new_host: new_host.as_ref(), ..*self };
         let hop = view.open_from_outside(packet, &key, Some(inside.admission), judged, report)?;
-        if self.state.find_live_mapping(&key, packet.now).is_some() {
+        let own = self.state.find_mapping(&key, self.state.hash_of(&key));
+        if own.is_some_and(|index| self.state.is_alive(index, packet.now)) {
             // The internal endpoint still has another external one from the previous configuration.
             report.step(|| Step::NoMapping);
             return Err(Act::Drop(Verdict::NoMapping));
         }
-        Ok(Act::Activate { inside: *inside, expired, hop })
+        let at_port = expired.filter(|index| own != Some(*index));
+        Ok(Act::Activate { inside: *inside, expired: Expired { own, at_port, is_vacated: packet.is_vacated }, hop })
     }
 
     #[cold]

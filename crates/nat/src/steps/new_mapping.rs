@@ -6,7 +6,6 @@ use crate::settings::Pooling;
 use crate::settings::Selection;
 use crate::snapshot::shared::CompiledPool;
 use crate::state::mapping::InternalKey;
-use crate::state::mapping::Mapping;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Drawn;
 use crate::steps::opening::Entered;
@@ -23,7 +22,6 @@ use crate::steps::view::View;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
-use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::verdict::Verdict;
 
@@ -135,12 +133,12 @@ impl View<'_> {
         if let Some(pool) = pool.filter(|_| self.pool_of_own_address(static_mapping).is_none()) {
             report_pool(pool, owner.penalty.is_some(), ask.wanted.is_some(), report);
         }
-        let expired = ask.expired.map(|index| self.state.mappings.get(index));
-        if expired.is_some_and(Mapping::is_recorded) && !self.events.has_room_to_end() {
+        let ends = self.recorded_ends(&ask.expired);
+        if ends > 0 && !self.events.has_room_to_end(ends) {
             return Err(Verdict::LogFull);
         }
         let is_full = self.state.mappings.is_full() || self.state.outbound.is_full();
-        if is_full && ask.expired.is_none() {
+        if is_full && !ask.expired.is_any() {
             return Err(Verdict::MappingTableFull);
         }
         pool.map(|pool| &self.snapshot.pools[pool.index()]).ok_or(Verdict::SourceNotSubscriber)
@@ -233,7 +231,7 @@ impl View<'_> {
             None => Ok(None),
         });
         if owner.slot.is_none() {
-            self.admit_subscriber(owner, &entered)?;
+            self.admit_subscriber(ask, owner, &entered)?;
         }
         let (host, port) = (self.configured_host(key.address), key.port);
         report.step(|| Step::StaticMapping { host, port, external, one_to_one: kind == Kind::OneToOne });
@@ -243,11 +241,7 @@ impl View<'_> {
             Err(Verdict::PortsExhausted | Verdict::AddressDraining) if owner.slot.is_some() => None,
             entered => entered?,
         };
-        let is_its_own = |address: AddressIndex| {
-            let holder = self.snapshot.owner(address, key.protocol, external.port);
-            ask.expired.is_some_and(|index| holder == Some((self.worker, MappingIndex(index))))
-        };
-        let Some(found) = self.static_external(key.protocol, (external, kind), is_its_own) else {
+        let Some(found) = self.static_external(key.protocol, (external, kind), &ask.expired) else {
             report.step(|| Step::PortAwaited(external));
             return Err(Verdict::PortsExhausted);
         };
@@ -269,7 +263,7 @@ impl View<'_> {
     ) -> Result<Preview, Verdict> {
         let decided = self.decide_unused(ask, owner, compiled, random, report);
         let Err(verdict @ (Verdict::PortsExhausted | Verdict::BlockLimit)) = decided else { return decided };
-        match ask.expired.and_then(|_| self.external_of_expired(ask, owner, compiled)) {
+        match ask.expired.own.and_then(|_| self.external_of_expired(ask, owner, compiled)) {
             Some((entry, external)) => self.decide_at_expired(ask, owner, compiled, (entry, external), report),
             None => Err(verdict),
         }
@@ -316,7 +310,7 @@ impl View<'_> {
             if refused {
                 self.report_guarantee(owner, compiled, None, ask, report);
             }
-            self.admit_subscriber(owner, &entered)?;
+            self.admit_subscriber(ask, owner, &entered)?;
             return self.decide_entered(ask, owner, compiled, entered?, random, report);
         }
         let entered = entry.and_then(|entry| self.entered(entry, ask, compiled, random));
@@ -399,12 +393,14 @@ impl View<'_> {
         Ok(Entered { entry, address })
     }
 
-    fn admit_subscriber<E>(&self, owner: &Owner, entered: &Result<E, Verdict>) -> Result<(), Verdict> {
+    fn admit_subscriber<E>(&self, ask: &Ask<'_>, owner: &Owner, entered: &Result<E, Verdict>) -> Result<(), Verdict> {
         if let Err(verdict) = entered {
             return Err(*verdict);
         }
-        // Its record becomes free when its expired mapping ends.
-        let has_room = owner.past.is_some() || !self.state.subscribers.is_full();
+        // Its record becomes free when its expired mapping ends, as does that of another.
+        let ends = |index: u32| self.ends_with(self.state.mappings.get(index).subscriber, &ask.expired);
+        let has_room =
+            owner.past.is_some() || !self.state.subscribers.is_full() || ask.expired.at_port.is_some_and(ends);
         if has_room { Ok(()) } else { Err(Verdict::SubscriberTableFull) }
     }
 

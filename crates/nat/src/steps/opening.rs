@@ -9,6 +9,7 @@ use crate::external::static_mapping::Kind;
 use crate::settings::Selection;
 use crate::snapshot::shared::CompiledPool;
 use crate::state::mapping::InternalKey;
+use crate::steps::expired::Expired;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::PoolId;
@@ -62,8 +63,8 @@ pub(crate) struct Ask<'k> {
     /// The pool chosen by a rule; `None` for the subscriber's own.
     pub(crate) wanted: Option<PoolId>,
     pub(crate) hints: Hints,
-    /// This endpoint's expired mapping, which ends first and does not count.
-    pub(crate) expired: Option<u32>,
+    /// They end first and do not count. In the packet path they have ended.
+    pub(crate) expired: Expired,
 }
 
 #[derive(Clone, Copy)]

@@ -32,6 +32,8 @@ use crate::state::mapping::SessionRef;
 use crate::state::session::HashedBy;
 use crate::state::tcp;
 use crate::steps::door::remote_port;
+use crate::steps::expired::Expired;
+use crate::steps::expired::Vacancy;
 use crate::steps::new_mapping::Preview;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Hints;
@@ -64,6 +66,7 @@ pub(crate) struct Outbound<'a> {
     pub(crate) key: InternalKey,
     pub(crate) hints: Hints,
     pub(crate) found: Option<u32>,
+    pub(crate) vacancy: Vacancy,
 }
 
 /// As the second half of a hairpin sees the packet.
@@ -144,10 +147,16 @@ pub(crate) enum Ending {
     Return(NoWay),
     DropByRule(Ruling),
     Pass(NextHop),
-    /// The mapping has expired: end it, then decide again. For `why`, [`View::map`] decides.
+    /// End them, then decide again. For `why`, [`View::map`] decides.
     Expire {
-        mapping: u32,
+        expired: Expired,
         way: Way,
+    },
+    /// This worker's mapping has the port of the static mapping. If it has expired, the worker ends
+    /// it; then decide again.
+    Ask {
+        worker: WorkerId,
+        external: Endpoint,
     },
     /// `wanted`: the pool it should have come from.
     Refuse {
@@ -165,7 +174,7 @@ impl Ending {
             Ending::Return(no_way) => no_way.verdict,
             Ending::DropByRule(_) => Verdict::DroppedByRule,
             Ending::Pass(_) => Verdict::Passed,
-            Ending::Expire { .. } => Verdict::NoMapping,
+            Ending::Expire { .. } | Ending::Ask { .. } => Verdict::NoMapping,
         }
     }
 }
@@ -425,10 +434,7 @@ impl View<'_> {
         }
         match alive {
             Some(mapping) => self.open_session(packet, question, mapping, way, report),
-            None => match packet.found {
-                Some(expired) => Err(self.expire(packet, expired, question, way)),
-                None => self.map(packet, question, way, random, report),
-            },
+            None => self.map_after_expired(packet, question, way, random, report),
         }
     }
 
@@ -502,19 +508,7 @@ impl View<'_> {
         }
     }
 
-    fn expire(&self, packet: &Outbound<'_>, mapping: u32, question: &Question, way: Way) -> Ending {
-        let may_end = !self.state.mappings.get(mapping).is_recorded() || self.events.has_room_to_end();
-        match may_end {
-            true => Ending::Expire { mapping, way },
-            false => {
-                let wanted = question.ruling.action.pool();
-                Ending::Refuse { key: packet.key, verdict: Verdict::LogFull, wanted }
-            }
-        }
-    }
-
-    /// A new mapping, after the end of the expired one, if any.
-    pub(crate) fn map<T: Report>(
+    fn map_after_expired<T: Report>(
         &self,
         packet: &Outbound<'_>,
         question: &Question,
@@ -522,9 +516,42 @@ impl View<'_> {
         random: &mut Random,
         report: &mut T,
     ) -> Result<Departure, Ending> {
-        let Outbound { now, key, hints, found: expired, .. } = packet;
+        // The other fragments of its datagram could not wait for it.
+        if packet.vacancy == Vacancy::Unasked
+            && !packet.parsed.is_fragment()
+            && let Some((worker, external)) = self.port_is_elsewhere(&packet.key)
+        {
+            return Err(Ending::Ask { worker, external });
+        }
+        let expired = self.expired_before(packet.now, &packet.key, packet.found);
+        let expired = Expired { is_vacated: packet.vacancy == Vacancy::Vacant, ..expired };
+        if expired.is_any() {
+            return Err(self.expire(packet, expired, question, way));
+        }
+        self.map(packet, question, (expired, way), random, report)
+    }
+
+    fn expire(&self, packet: &Outbound<'_>, expired: Expired, question: &Question, way: Way) -> Ending {
+        let ends = self.recorded_ends(&expired);
+        if ends == 0 || self.events.has_room_to_end(ends) {
+            return Ending::Expire { expired, way };
+        }
         let wanted = question.ruling.action.pool();
-        let ask = Ask { now: *now, key, wanted, hints: *hints, expired: *expired };
+        Ending::Refuse { key: packet.key, verdict: Verdict::LogFull, wanted }
+    }
+
+    /// A new mapping, after the ends of the expired ones, if any.
+    pub(crate) fn map<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        question: &Question,
+        (expired, way): (Expired, Way),
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<Departure, Ending> {
+        let Outbound { now, key, hints, .. } = packet;
+        let wanted = question.ruling.action.pool();
+        let ask = Ask { now: *now, key, wanted, hints: *hints, expired };
         let mapping = self.decide_mapping(&ask, random, report);
         let mapping = mapping.map_err(|verdict| Ending::Refuse { key: *key, verdict, wanted })?;
         report.step(|| Step::SessionWouldBeCreated);

@@ -15,6 +15,7 @@ use crate::snapshot::slices_in_blocks::SliceUse;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::Mapping;
 use crate::state::tcp::TcpState;
+use crate::steps::expired::Expired;
 use crate::steps::opening::Ask;
 use crate::steps::opening::External;
 use crate::steps::opening::FromGuaranteed;
@@ -157,7 +158,7 @@ impl View<'_> {
     /// The port of the endpoint's expired mapping. Until that ends, all others look at the port as
     /// taken. `only`: an address of the pool where the endpoint must be.
     pub(crate) fn port_of_expired(&self, ask: &Ask<'_>, compiled: &CompiledPool, only: Place) -> Option<External> {
-        let expired = self.state.mappings.get(ask.expired?);
+        let expired = self.state.mappings.get(ask.expired.own?);
         let (key, external) = (self.static_key(&expired.key()), expired.external());
         let address = self.snapshot.address_index(external.address)?;
         let is_there = match only {
@@ -171,12 +172,12 @@ impl View<'_> {
         is_left.then(|| free_port(address, external.port, None))
     }
 
-    /// `None` while an older mapping has the port, or it is held down.
+    /// `None` while an older mapping that lives has the port, or it is held down.
     pub(crate) fn static_external(
         &self,
         protocol: Protocol,
         (external, kind): (Endpoint, Kind),
-        is_its_own: impl Fn(AddressIndex) -> bool,
+        expired: &Expired,
     ) -> Option<External> {
         let address = self.snapshot.address_index(external.address)?;
         let ports = &self.snapshot.ports;
@@ -185,7 +186,8 @@ impl View<'_> {
             Kind::Forward => ports.is_kept(address, protocol, external.port),
         };
         let found = External { address, port: external.port, source: Source::Static(kind) };
-        (is_free || is_its_own(address)).then_some(found)
+        let is_freed = || self.is_freed(expired, (address, protocol, external.port), kind);
+        (is_free || is_freed()).then_some(found)
     }
 
     fn pick_single(

@@ -7,6 +7,7 @@ use zerocopy::FromZeros;
 use crate::event::Cause;
 use crate::state::mapping::InternalKey;
 use crate::state::subscriber::Subscriber;
+use crate::steps::expired::Expired;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Owner;
 use crate::steps::view::View;
@@ -24,7 +25,7 @@ impl View<'_> {
         } else {
             subscribers.find(key.realm, key.address)
         };
-        match known.filter(|slot| !self.ends_with(*slot, ask.expired)) {
+        match known.filter(|slot| !self.ends_with(*slot, &ask.expired)) {
             Some(slot) => self.owner_in(ask.now, slot),
             None => Owner {
                 slot: None,
@@ -42,11 +43,12 @@ impl View<'_> {
         Owner { slot: Some(slot), past: Some(slot), class: self.class_now(slot), penalty, released }
     }
 
-    /// True if it has nothing but this expired mapping.
-    fn ends_with(&self, slot: u32, expired: Option<u32>) -> bool {
+    /// True if it has nothing but expired mappings.
+    pub(super) fn ends_with(&self, slot: u32, expired: &Expired) -> bool {
         let record = self.state.subscribers.get(slot);
         let has_else = record.flows > 0 || record.latest_block().is_some() || record.is_offender();
-        expired.is_some() && !has_else && record.mappings_total() <= 1
+        let ends = self.expired_of(slot, expired).count();
+        ends > 0 && !has_else && record.mappings_total() as usize <= ends
     }
 
     #[inline]
@@ -76,14 +78,15 @@ impl View<'_> {
         let Some(past) = owner.past.filter(|_| compiled.counts_mappings()) else {
             return compiled.admits_mapping(&Subscriber::new_zeroed(), 0, protocol, ask.now);
         };
-        let (Some(expired), Some(_)) = (ask.expired, owner.slot) else {
+        if !ask.expired.is_any() {
             return self.admit_known(ask.now, past, owner.class, protocol);
-        };
+        }
         let mut record = *self.state.subscribers.get(past);
-        let count = &mut record.mappings[protocol.index()];
-        *count = count.saturating_sub(1);
-        let sessions = u32::from(self.state.mappings.get(expired).extra_count());
-        record.extra_sessions = record.extra_sessions.saturating_sub(sessions);
+        for mapping in self.expired_of(past, &ask.expired) {
+            let count = &mut record.mappings[mapping.protocol().index()];
+            *count = count.saturating_sub(1);
+            record.extra_sessions = record.extra_sessions.saturating_sub(u32::from(mapping.extra_count()));
+        }
         let shared = owner.slot.map_or(0, |slot| self.state.subscribers.shared_ports(slot)[protocol.index()]);
         compiled.admits_mapping(&record, shared, protocol, ask.now)
     }

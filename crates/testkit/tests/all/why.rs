@@ -29,6 +29,7 @@ use nat::settings::MappingKind;
 use nat::settings::Pool;
 use nat::settings::Pooling;
 use nat::settings::RuleAction;
+use nat::types::Endpoint;
 use nat::types::Facing;
 use nat::types::InterfaceId;
 use nat::types::PoolId;
@@ -97,6 +98,10 @@ fn to_one(realm: u16, protocol: Protocol, external: SocketAddrV4, inside: u8) ->
         inside_port: 8_080,
         admission: Admission::Anyone,
     }
+}
+
+fn endpoint(socket: SocketAddrV4) -> Endpoint {
+    Endpoint::new(*socket.ip(), socket.port())
 }
 
 /// What would happen, asked of whichever workers it is asked of in a running instance.
@@ -424,6 +429,64 @@ fn a_mapping_after_an_expired_one_is_explained() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// A reload has moved the forward. Nothing has ended the mapping that had its port before.
+#[test]
+fn a_moved_forward_takes_the_port_of_an_expired_mapping() {
+    let external = at(POOL[1], 81);
+    let udp = |from, to| build::udp(from, to).payload_length(8).build();
+    let to = |n: u8| {
+        let mut settings = two_realms(true);
+        settings.forwards = vec![to_one(0, Protocol::Udp, external, n)];
+        settings
+    };
+    let inside = |n: u8| at(host(0, n), 8_080);
+    for (n, with_own) in [(2, false), (3, true), (4, false), (5, true), (6, false), (7, true)] {
+        let packets = [
+            (OUTSIDE, udp(at(E1, 53), external), Verdict::Inbound),
+            (INSIDE, udp(inside(n), at(E1, 53)), Verdict::Outbound),
+            (INSIDE, udp(inside(n), external), Verdict::Hairpin),
+            (INSIDE, udp(inside(1), external), Verdict::Hairpin),
+            (BLUE, udp(at(host(1, n), 5_000), external), Verdict::Hairpin),
+        ];
+        for (by, packet, expected) in packets {
+            for mut bed in beds(&to(1)) {
+                assert_eq!(check(&mut bed, OUTSIDE, &udp(at(E2, 53), external)).verdict, Verdict::Inbound);
+                if with_own {
+                    bed.open_udp(inside(n), at(E1, 53));
+                }
+                bed.reload(to(n));
+                bed.jump(Duration::from_secs(100_000));
+                assert_eq!(check(&mut bed, by, &packet).verdict, expected, "{n} {packet:?}");
+                let own = check(&mut bed, INSIDE, &udp(inside(n), at(E1, 53)));
+                assert_eq!((own.verdict, own.source_after), (Verdict::Outbound, Some(endpoint(external))));
+                bed.run_out();
+            }
+        }
+    }
+}
+
+/// Only the port's worker knows that the mapping lives on.
+#[test]
+fn a_moved_forward_waits_for_a_mapping_that_lives_on() {
+    let external = at(POOL[1], 81);
+    let to = |n: u8| {
+        let mut settings = settings();
+        settings.forwards = vec![to_one(0, Protocol::Udp, external, n)];
+        settings
+    };
+    for mut bed in beds(&to(1)) {
+        let call = build::udp(at(E1, 53), external).payload_length(8).build();
+        assert_eq!(check(&mut bed, OUTSIDE, &call).verdict, Verdict::Inbound);
+        for n in 2..8 {
+            bed.reload(to(n));
+            let out = build::udp(at(host(0, n), 8_080), at(E1, 53)).payload_length(8).build();
+            let preview = check(&mut bed, INSIDE, &out);
+            assert_eq!(preview.verdict, Verdict::PortsExhausted);
+            assert!(preview.steps.iter().any(|step| matches!(step, Step::PortAwaited(_))), "{preview:?}");
         }
     }
 }

@@ -59,6 +59,11 @@ impl PortTable {
         used >> (port % 64) & 1 == 0 && !self.blocks.is_leased(base / Protocol::COUNT, word)
     }
 
+    /// True if the port is in a leased block.
+    pub(crate) fn is_in_block(&self, address: AddressIndex, port: u16) -> bool {
+        self.blocks.is_leased(address.index(), usize::from(port / 64))
+    }
+
     /// True if the block's holder could take this port.
     pub fn is_free_in_lease(&self, address: AddressIndex, protocol: Protocol, port: u16) -> bool {
         let used = self.used[space(address, protocol) * WORDS + usize::from(port / 64)].load(Ordering::SeqCst);

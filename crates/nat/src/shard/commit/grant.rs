@@ -13,6 +13,7 @@ use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::session::HashedBy;
 use crate::state::tcp::TcpState;
+use crate::steps::expired::Expired;
 use crate::steps::grant::Denied;
 use crate::steps::grant::may_be_granted;
 use crate::steps::opening::Ask;
@@ -107,7 +108,7 @@ impl Ledger {
             self.view().admit_session(now, index, true)?;
             return Ok((index, self.hold_mapping(now, index, request.expires)));
         }
-        if let Some(expired) = found {
+        for expired in self.view().expired_before(now, key, found).mappings() {
             if !self.may_end(expired) {
                 return Err(Denied::Verdict(Verdict::LogFull));
             }
@@ -120,7 +121,7 @@ impl Ledger {
     fn open_mapping_for_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
         let key = &request.key;
         let hints = Hints::of(self.state.hash_of(key));
-        let ask = Ask { now, key, wanted: None, hints, expired: None };
+        let ask = Ask { now, key, wanted: None, hints, expired: Expired::NONE };
         let mut suggested = request.suggested;
         for _ in 0..ATTEMPTS {
             let (view, random) = self.deciding();

@@ -15,6 +15,7 @@ use crate::snapshot::shared::NextHop;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
+use crate::steps::expired::Expired;
 use crate::steps::opening::Hints;
 use crate::time::Instant;
 use crate::types::Side;
@@ -22,14 +23,14 @@ use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
 impl PacketPath {
-    /// `expired`: an old mapping with this external endpoint.
+    /// Ends what has expired first.
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn activate<S: Sink>(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
-        (inside, expired): (&Inside, Option<u32>),
+        (inside, expired): (&Inside, &Expired),
         hop: &NextHop,
         via: Via,
         sink: &mut S,
@@ -41,9 +42,8 @@ impl PacketPath {
             Err(verdict) => return Fate::Done(verdict),
         };
         let hash = self.ledger.state.hash_of(&key);
-        let left = self.ledger.state.find_mapping(&key, hash).filter(|index| expired != Some(*index));
-        for index in expired.into_iter().chain(left) {
-            if !self.ledger.may_end_mapping() {
+        for index in expired.mappings() {
+            if !self.ledger.may_end(index) {
                 return self.refuse_static(now, &key, Verdict::LogFull);
             }
             self.ledger.end_mapping(now, index);
@@ -68,7 +68,7 @@ impl PacketPath {
     #[cold]
     pub(in crate::shard) fn vacate(&mut self, at: Arrival<'_>, expired: u32, worker: WorkerId, via: Via) -> Fate {
         let Arrival { now, meta, parsed } = at;
-        if self.ledger.may_end_mapping() {
+        if self.ledger.may_end(expired) {
             self.ledger.end_mapping(now, expired);
             return hand_inbound(at, worker, 0, via);
         }
@@ -76,6 +76,23 @@ impl PacketPath {
         let ports = (parsed.source_port, parsed.destination_port);
         let record = if via == Via::Hairpin { meta.record } else { 0 };
         Fate::HandOff { worker, meta: PacketMeta { stage: Stage::LogFull, ports, record, ..meta } }
+    }
+
+    /// Another worker asks for the port of its static mapping, for a packet from inside.
+    #[cold]
+    pub(in crate::shard) fn vacate_for(&mut self, at: Arrival<'_>) -> Fate {
+        let Arrival { now, meta, parsed } = at;
+        let address = self.ledger.shared.address_index(meta.record.into());
+        let expired = address
+            .zip(parsed.protocol())
+            .and_then(|(address, protocol)| self.view().expired_at(now, address, protocol, meta.ports.1));
+        if let Some(index) = expired
+            && self.ledger.may_end(index)
+        {
+            self.ledger.end_mapping(now, index);
+        }
+        let worker = self.ledger.shared.worker_of_subscriber(parsed.source);
+        Fate::HandOff { worker, meta: PacketMeta { stage: Stage::Vacated, ..meta } }
     }
 
     /// Another worker could not free the port.

@@ -222,7 +222,7 @@ impl PacketPath {
                     }
                 }
             }
-            Act::Activate { inside, expired, hop } => self.activate(at, bytes, (&inside, expired), &hop, via, sink),
+            Act::Activate { inside, expired, hop } => self.activate(at, bytes, (&inside, &expired), &hop, via, sink),
             Act::Lead { aim, hop } => self.lead(at, bytes, &aim, &hop, via, sink),
             Act::Local(answer) => self.local_packet(at, (Side::Outside, answer), bytes, sink),
             Act::Pass { hop } => self.pass_on(bytes, parsed, &hop, sink),

@@ -22,6 +22,7 @@ use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
 pub(in crate::shard) use crate::steps::door::remote_port;
+use crate::steps::expired::Vacancy;
 use crate::steps::opening::Hints;
 use crate::steps::outbound::Departure;
 use crate::steps::outbound::Ending;
@@ -97,7 +98,7 @@ impl PacketPath {
         let realm = self.ledger.shared.realm_of(meta.ingress);
         let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
         let found = self.ledger.state.find_mapping(&key, hints.hash);
-        let packet = Outbound { now, parsed, key, hints: *hints, found };
+        let packet = Outbound { now, parsed, key, hints: *hints, found, vacancy: Vacancy::at(meta.stage) };
         let Leaving { judged, leaves } = self.view().leave(&packet, &mut ());
         if let Some(judged) = &judged {
             self.note_judged(now, judged);
@@ -165,8 +166,10 @@ impl PacketPath {
         for _ in 0..ATTEMPTS {
             let (view, random) = self.ledger.deciding();
             match view.decide_departure(&packet, &question, random, &mut ()) {
-                Err(Ending::Expire { mapping: expired, .. }) => {
-                    self.ledger.end_mapping(now, expired);
+                Err(Ending::Expire { expired, .. }) => {
+                    for index in expired.mappings() {
+                        self.ledger.end_mapping(now, index);
+                    }
                     packet.found = None;
                 }
                 Ok(Departure::Map { mapping, new, way }) => {
@@ -229,6 +232,10 @@ impl PacketPath {
                 self.ledger.shared.rules.count(self.ledger.worker, ruling);
                 self.ledger.end_quiet_penalty(now, &key);
                 return self.refuse(now, Unmade { key: &key, verdict, wanted }, meta, bytes, sink);
+            }
+            Ending::Ask { worker, external } => {
+                let (record, ports) = (external.address.to_bits(), (0, external.port));
+                return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::Vacate, record, ports, ..meta } };
             }
             Ending::Drop(_) | Ending::Expire { .. } => {}
         }

@@ -18,6 +18,7 @@ use crate::state::grant::Requester;
 use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
+use crate::steps::expired::Expired;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Hints;
 use crate::time::Duration;
@@ -94,7 +95,8 @@ impl Ledger {
         if let Some(address) = known {
             return Ok(address);
         }
-        let ask = Ask { now, key: &key, wanted: None, hints: Hints::of(self.state.hash_of(&key)), expired: None };
+        let ask =
+            Ask { now, key: &key, wanted: None, hints: Hints::of(self.state.hash_of(&key)), expired: Expired::NONE };
         let (view, random) = self.deciding();
         let preview = view.decide_mapping(&ask, random, &mut ()).map_err(|_| Code::NetworkFailure)?;
         if let Some(address) = preview.address {

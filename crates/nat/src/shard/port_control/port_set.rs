@@ -18,6 +18,7 @@ use crate::state::grant::Requester;
 use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
+use crate::steps::expired::Expired;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Hints;
 use crate::time::Instant;
@@ -206,7 +207,8 @@ impl Ledger {
         }
         let parity = asked.options.port_set.is_some_and(|set| set.parity).then_some(request.key.port % 2);
         let hash = self.state.hash_of(&request.key);
-        let ask = Ask { now: asked.now, key: &request.key, wanted: None, hints: Hints::of(hash), expired: None };
+        let ask =
+            Ask { now: asked.now, key: &request.key, wanted: None, hints: Hints::of(hash), expired: Expired::NONE };
         let mut best: Option<(u16, Wish)> = None;
         for place in 0..PLACES {
             let suggested = if place == 0 { request.suggested } else { Suggested::Any };

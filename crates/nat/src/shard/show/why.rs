@@ -21,11 +21,13 @@ use crate::shard::edge::preview::Arrived;
 use crate::shard::edge::preview::Numbering;
 use crate::shard::edge::preview::source_of;
 use crate::shard::packet::inbound::Via;
+use crate::show::view::Course;
 use crate::show::view::Explanation;
 use crate::show::view::Onward;
 use crate::state::calls::CALL_SPACE;
 use crate::state::host::HostKey;
 use crate::steps::door::Towards;
+use crate::steps::expired::Vacancy;
 use crate::steps::inbound::Inbound;
 use crate::steps::report::Report;
 use crate::steps::step::HostRole;
@@ -39,6 +41,7 @@ use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::InsideHost;
 use crate::types::InterfaceId;
+use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
@@ -163,12 +166,20 @@ impl Shard {
 
     /// Continues the explanation of another worker.
     pub fn explain_onward(&self, now: Instant, onward: Onward, packet: &[u8]) -> Explanation {
-        let from = if onward.via == Via::Outside { Facing::OUTSIDE } else { Facing::inside(onward.realm) };
+        let from = if onward.via() == Some(Via::Outside) { Facing::OUTSIDE } else { Facing::inside(onward.realm) };
         self.explain_as(now, from, Some(onward), packet)
     }
 
     fn explain_as(&self, now: Instant, from: Facing, onward: Option<Onward>, packet: &[u8]) -> Explanation {
         let Facing { side, realm } = from;
+        let (vacancy, onward) = match onward.map(|onward| (onward, onward.course)) {
+            Some((onward, Course::Vacate { asker, protocol, external })) => {
+                return self.explain_vacancy(now, onward, (asker, protocol, external));
+            }
+            Some((_, Course::Leave(vacancy))) => (vacancy, None),
+            Some((onward, Course::Enter { .. })) => (Vacancy::Unasked, Some(onward)),
+            None => (Vacancy::Unasked, None),
+        };
         let mut account = Account::new(realm, &self.path.ledger.random, Vec::new());
         let mut frame = [&[0; ROOM], packet].concat();
         let numbering = if onward.is_some() { Numbering::Any } else { Numbering::Here };
@@ -188,7 +199,7 @@ impl Shard {
         };
         account.look_into(packet, &parsed);
         // The first half of a hairpin has said it.
-        if onward.is_none_or(|onward| onward.via == Via::Outside) {
+        if onward.is_none_or(|onward| onward.via() == Some(Via::Outside)) {
             account.parsed(&parsed);
         }
         let (here, to_ask) = (self.view().worker, || self.view().worker_to_ask(now, side, packet));
@@ -196,23 +207,44 @@ impl Shard {
         if let Some(onward) = onward {
             (parsed.source, parsed.source_port) = (onward.source.address.to_bits(), onward.source.port);
         }
-        let (via, turn, is_vacated) =
-            onward.map_or((Via::Outside, 0, false), |onward| (onward.via, onward.turn, onward.is_vacated));
+        let (via, turn, is_vacated) = match onward.map(|onward| onward.course) {
+            Some(Course::Enter { via, turn, is_vacated }) => (via, turn, is_vacated),
+            _ => (Via::Outside, 0, false),
+        };
         let new_host = account.new_host;
         let verdict = match (onward, side) {
-            (None, Side::Inside) => self.view_with(new_host.as_ref()).explain_leaving(now, &parsed, &mut account),
+            (None, Side::Inside) => {
+                self.view_with(new_host.as_ref()).explain_leaving(now, &parsed, vacancy, &mut account)
+            }
             _ => {
                 let packet = Inbound { now, parsed: &parsed, via, realm, turn, is_vacated };
                 self.view().explain_entering(&packet, &mut account)
             }
         };
         let source = match onward {
-            Some(onward) if onward.via == Via::Outside => onward.source,
+            Some(onward) if via == Via::Outside => onward.source,
             _ => self.source_of_departure(&parsed, side == Side::Inside, &account),
         };
         let verdict = self.explain_output(&mut frame, start, source, verdict, &mut account);
         self.name_hosts(source, &mut account);
         account.end(verdict)
+    }
+
+    /// Answers another worker, whose static mapping waits for the port of this worker's mapping.
+    fn explain_vacancy(
+        &self,
+        now: Instant,
+        onward: Onward,
+        (asker, protocol, external): (WorkerId, Protocol, Endpoint),
+    ) -> Explanation {
+        let view = self.view();
+        let address = view.snapshot.address_index(external.address);
+        let expired = address.and_then(|address| view.expired_at(now, address, protocol, external.port));
+        let ends = expired.is_some_and(|index| view.may_end(index));
+        let course = Course::Leave(if ends { Vacancy::Vacant } else { Vacancy::Asked });
+        let mut account = Account::new(onward.realm, &self.path.ledger.random, Vec::new());
+        account.onward = Some(Onward { worker: asker, course, ..onward });
+        account.end(Verdict::NoMapping)
     }
 
     /// Where the receiver sees a packet come from. Instead of an external address that is not
@@ -375,7 +407,7 @@ impl Shard {
                 _ if owner != self.path.ledger.worker => {}
                 Side::Inside => {
                     let new_host = account.new_host;
-                    self.view_with(new_host.as_ref()).explain_leaving(now, &parsed, account);
+                    self.view_with(new_host.as_ref()).explain_leaving(now, &parsed, Vacancy::at(meta.stage), account);
                 }
                 Side::Outside => {
                     self.view().explain_entering(&inbound, account);

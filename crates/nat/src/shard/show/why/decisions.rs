@@ -11,10 +11,13 @@ use crate::random::Random;
 use crate::shard::Arrival;
 use crate::shard::packet::inbound::Via;
 use crate::shard::show::why::Account;
+use crate::show::view::Course;
 use crate::show::view::Onward;
 use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::steps::dependent::DependentSessionRequest;
+use crate::steps::expired::Expired;
+use crate::steps::expired::Vacancy;
 use crate::steps::inbound::Act;
 use crate::steps::inbound::Inbound;
 use crate::steps::inbound::OpenedFor;
@@ -97,7 +100,7 @@ impl View<'_> {
                 source = known_as(flow.remote_inside(), flow.protocol(), source);
                 endpoint(flow.internal())
             }
-            Act::Activate { inside, .. } => match self.explain_activation(packet, &inside, account) {
+            Act::Activate { inside, expired, .. } => match self.explain_activation(packet, &inside, expired, account) {
                 Ok(internal) => internal,
                 Err(verdict) => return verdict,
             },
@@ -110,6 +113,7 @@ impl View<'_> {
             }
             // What has no ports keeps its endpoints, too.
             Act::Pass { .. } if parsed.protocol().is_some() => packet.external(),
+            Act::Vacate { expired, .. } if !self.may_end(expired) => return Verdict::LogFull,
             Act::HandOff { .. } | Act::Vacate { .. } => {
                 account.onward = Onward::by(packet, &act);
                 return verdict;
@@ -140,6 +144,7 @@ impl View<'_> {
         &self,
         packet: &Inbound<'_>,
         inside: &Inside,
+        expired: Expired,
         account: &mut Account,
     ) -> Result<Endpoint, Verdict> {
         let protocol = packet.parsed.protocol().ok_or(Verdict::ProtocolUnsupported)?;
@@ -150,7 +155,6 @@ impl View<'_> {
         }
         let view = View { new_host: new_host.as_ref(), ..*self };
         let hash = self.state.hash_of(&key);
-        let expired = self.state.find_mapping(&key, hash);
         let ask = Ask { now: packet.now, key: &key, wanted: None, hints: Hints::of(hash), expired };
         let preview = view.decide_mapping(&ask, &mut account.random.clone(), account)?;
         if !matches!(preview.mapping.external.source, Source::Static(_)) {
@@ -161,7 +165,13 @@ impl View<'_> {
     }
 
     /// A packet from inside. No ICMP errors.
-    pub(super) fn explain_leaving(&self, now: Instant, parsed: &Parsed, account: &mut Account) -> Verdict {
+    pub(super) fn explain_leaving(
+        &self,
+        now: Instant,
+        parsed: &Parsed,
+        vacancy: Vacancy,
+        account: &mut Account,
+    ) -> Verdict {
         let realm = account.realm;
         let Some(protocol) = parsed.protocol() else {
             let leaves = self.leave_portless(now, realm, parsed, account).leaves;
@@ -174,7 +184,7 @@ impl View<'_> {
         let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
         let hash = self.state.hash_of(&key);
         let found = self.state.find_mapping(&key, hash);
-        let packet = Outbound { now, parsed, key, hints: Hints::of(hash), found };
+        let packet = Outbound { now, parsed, key, hints: Hints::of(hash), found, vacancy };
         let leaves = self.leave(&packet, account).leaves;
         if let Some(leaves) = leaves.transpose() {
             return self.explain_departure(now, parsed, leaves.map(Departure::Leave), None, account);
@@ -198,8 +208,13 @@ impl View<'_> {
             }
         }
         let mut departure = self.decide_departure(&packet, &question, &mut account.random.clone(), account);
-        if let Err(Ending::Expire { way, .. }) = departure {
-            departure = self.map(&packet, &question, way, &mut account.random.clone(), account);
+        if let Err(Ending::Expire { expired, way }) = departure {
+            departure = self.map(&packet, &question, (expired, way), &mut account.random.clone(), account);
+        }
+        if let Err(Ending::Ask { worker, external }) = departure {
+            let course = Course::Vacate { asker: self.worker, protocol, external };
+            let source = Endpoint::new(parsed.source.into(), parsed.source_port);
+            account.onward = Some(Onward { worker, realm, source, course });
         }
         self.explain_departure(now, parsed, departure, Some((&packet, &question)), account)
     }

@@ -10,9 +10,9 @@ use crate::types::Facing;
 use crate::types::Side;
 use crate::types::WorkerId;
 
-/// Workers of the subscriber, of the destination (by port table or configuration), and of the lists
-/// of targets.
-const STOPS_MAX: usize = TARGET_GENERATIONS_MAX + 4;
+/// Workers of the subscriber (twice if it asks for a port), of the destination (by port table or
+/// configuration), and of the lists of targets.
+const STOPS_MAX: usize = TARGET_GENERATIONS_MAX + 6;
 
 impl Shared {
     /// Like [`Shard::explain`], on every worker. `ask` asks one worker: [`Shard::explain`], or
@@ -32,11 +32,17 @@ impl Shared {
         };
         let mut explanation = ask(worker, None)?;
         // Both halves of a hairpin are shown.
-        let half = if from.side == Side::Inside { explanation.steps.len() } else { 0 };
+        let half = |explanation: &Explanation| if from.side == Side::Inside { explanation.steps.len() } else { 0 };
+        let mut first = half(&explanation);
         for _ in 0..STOPS_MAX {
             let Some(onward) = explanation.onward else { break };
             let next = ask(onward.worker, Some(onward))?;
-            explanation.steps.truncate(half);
+            if onward.begins_again() {
+                first = half(&next);
+                explanation = next;
+                continue;
+            }
+            explanation.steps.truncate(first);
             explanation.steps.extend(next.steps);
             explanation.verdict = next.verdict;
             explanation.destination_after = next.destination_after;
