@@ -1,5 +1,6 @@
 //! Copies of the engine's state for display, a page at a time so that traffic never waits.
 
+use crate::headers::icmp_quote::QuoteChange;
 use crate::steps::expired::Vacancy;
 use crate::steps::inbound::Act;
 use crate::steps::inbound::Inbound;
@@ -53,6 +54,8 @@ pub struct Onward {
     pub realm: RealmId,
     /// Port 0 if the mapping does not exist yet.
     pub source: Endpoint,
+    /// The quote of an ICMP error as the next worker gets it.
+    pub(crate) quoted: Option<QuoteChange>,
     pub(crate) course: Course,
 }
 
@@ -88,6 +91,6 @@ impl Onward {
         };
         let source = Endpoint::new(packet.parsed.source.into(), packet.parsed.source_port);
         let course = Course::Enter { via: packet.via, turn, is_vacated };
-        Some(Onward { worker, realm: packet.realm, source, course })
+        Some(Onward { worker, realm: packet.realm, source, quoted: None, course })
     }
 }

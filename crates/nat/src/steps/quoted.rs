@@ -4,6 +4,7 @@ use crate::headers::icmp_quote;
 use crate::headers::icmp_quote::Quote;
 use crate::headers::icmp_quote::QuoteChange;
 use crate::headers::parse::Parsed;
+use crate::headers::parse::may_reach;
 use crate::policy::rules::RuleKey;
 use crate::settings::RuleAction;
 use crate::snapshot::shared::NextHop;
@@ -26,12 +27,25 @@ use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
 
+/// An ICMP error as it arrives.
+#[derive(Clone, Copy)]
+pub(crate) struct IcmpError<'a> {
+    pub(crate) now: Instant,
+    pub(crate) parsed: &'a Parsed,
+    /// What [`quote_of`] has read.
+    pub(crate) quote: Result<Quote, Verdict>,
+    /// Of the sender, if it is inside.
+    pub(crate) realm: RealmId,
+}
+
 pub(crate) enum ErrorAct {
     Translate {
+        quote: Quote,
         change: QuoteChange,
         hop: NextHop,
     },
     Hairpin {
+        quote: Quote,
         change: QuoteChange,
     },
     /// Like the quoted packet.
@@ -50,6 +64,10 @@ pub(crate) fn quote_of(packet: &[u8]) -> Result<Quote, Verdict> {
     if quote.source.address == quote.outer_destination { Ok(quote) } else { Err(Verdict::IcmpQuoteNoMapping) }
 }
 
+fn report_quote<T: Report>(quote: &Quote, report: &mut T) {
+    report.step(|| Step::Quoted { protocol: quote.protocol, source: quote.source, destination: quote.destination });
+}
+
 /// The endpoint as the other side knows it. A query identifier stays.
 pub(crate) fn known_as(other: (u32, u16), protocol: Protocol, quoted: Endpoint) -> Endpoint {
     let port = if protocol == Protocol::Icmp { quoted.port } else { other.1 };
@@ -57,16 +75,26 @@ pub(crate) fn known_as(other: (u32, u16), protocol: Protocol, quoted: Endpoint) 
 }
 
 impl View<'_> {
-    /// Refused silently: errors are never answered (RFC 1812 §4.3.2.7). `realm`: of the sender of a
-    /// hairpin.
+    /// From outside, or the second half of a hairpin. Refused silently: errors are never answered
+    /// (RFC 1812 §4.3.2.7).
     pub(crate) fn decide_error_in<T: Report>(
         &self,
-        now: Instant,
-        parsed: &Parsed,
-        quote: &Quote,
-        (via, realm, turn): (Via, RealmId, u8),
+        error: &IcmpError<'_>,
+        (via, turn): (Via, u8),
         report: &mut T,
     ) -> Result<ErrorAct, Verdict> {
+        let IcmpError { now, parsed, realm, .. } = *error;
+        // Routers on the way report errors, too (RFC 4787 REQ-12a).
+        if via == Via::Outside {
+            self.check_source(Facing::OUTSIDE, parsed.source).map_or(Ok(()), Err)?;
+        }
+        match self.local.lookup(parsed.destination) {
+            Some(local) if local.pool_address().is_some() => {}
+            Some(_) => return Err(Verdict::LocalIgnored),
+            None => return self.pass_error_in(error, report),
+        }
+        let quote = &error.quote?;
+        report_quote(quote, report);
         let door = self.door(&Towards::of_quote(quote, turn), now);
         let mut sequence = quote.sequence;
         let (receiver, internal, remote) = match door {
@@ -104,7 +132,7 @@ impl View<'_> {
         if via == Via::Hairpin && !self.snapshot.may_hairpin(realm, receiver) {
             return Err(Verdict::HairpinRefused);
         }
-        let hop = self.way(Facing::inside(receiver), internal.address.to_bits(), parsed, &mut ());
+        let hop = self.way(Facing::inside(receiver), internal.address.to_bits(), parsed, report);
         let hop = hop.map_err(|no_way| no_way.verdict)?;
         // RFC 5508 §4.2 REQ-4: the quote must show what the subscriber sent. With twice NAT, only
         // the host itself has another address inside.
@@ -116,18 +144,37 @@ impl View<'_> {
             outer_destination: internal.address,
             sequence,
         };
-        Ok(ErrorAct::Translate { change, hop })
+        Ok(ErrorAct::Translate { quote: *quote, change, hop })
     }
 
-    /// `is_hairpin`: sent to an external address.
+    /// To an address behind no pool.
+    fn pass_error_in<T: Report>(&self, error: &IcmpError<'_>, report: &mut T) -> Result<ErrorAct, Verdict> {
+        let (parsed, quote) = (error.parsed, error.quote.as_ref().ok());
+        let realm = quote.and_then(|quote| self.realm_of_untranslated(quote)).ok_or(Verdict::DestinationNotPool)?;
+        if let Some(quote) = quote {
+            report_quote(quote, report);
+        }
+        let hop = self.way(Facing::inside(realm), parsed.destination, parsed, report);
+        Ok(ErrorAct::Pass { hop: hop.map_err(|no_way| no_way.verdict)? })
+    }
+
     pub(crate) fn decide_error_out<T: Report>(
         &self,
-        now: Instant,
-        parsed: &Parsed,
-        quote: &Quote,
-        (realm, is_hairpin): (RealmId, bool),
+        error: &IcmpError<'_>,
         report: &mut T,
     ) -> Result<ErrorAct, Verdict> {
+        let IcmpError { now, parsed, realm, .. } = *error;
+        self.check_source(Facing::inside(realm), parsed.source).map_or(Ok(()), Err)?;
+        if !may_reach(parsed.source, parsed.destination) {
+            return Err(Verdict::DestinationInvalid);
+        }
+        let local = self.local.lookup(parsed.destination);
+        let is_hairpin = local.is_some_and(|local| local.pool_address().is_some());
+        if local.is_some() && !is_hairpin {
+            return Err(Verdict::LocalIgnored);
+        }
+        let quote = &error.quote?;
+        report_quote(quote, report);
         let Endpoint { address, port } = quote.destination;
         let worker = self.snapshot.worker_of_subscriber(address.to_bits());
         if worker != self.worker {
@@ -151,10 +198,11 @@ impl View<'_> {
             sequence,
         };
         if is_hairpin {
-            return if parsed.ttl <= 1 { Err(Verdict::TtlExpired) } else { Ok(ErrorAct::Hairpin { change }) };
+            let hairpin = ErrorAct::Hairpin { quote: *quote, change };
+            return if parsed.ttl <= 1 { Err(Verdict::TtlExpired) } else { Ok(hairpin) };
         }
-        let hop = self.way(Facing::OUTSIDE, remote.address.to_bits(), parsed, &mut ());
-        Ok(ErrorAct::Translate { change, hop: hop.map_err(|no_way| no_way.verdict)? })
+        let hop = self.way(Facing::OUTSIDE, remote.address.to_bits(), parsed, report);
+        Ok(ErrorAct::Translate { quote: *quote, change, hop: hop.map_err(|no_way| no_way.verdict)? })
     }
 
     /// The sequence number as the sender knows it, where a gateway has changed the length of its
@@ -193,7 +241,7 @@ impl View<'_> {
         Some((external, quote.source, quote.sequence))
     }
 
-    pub(crate) fn realm_of_untranslated(&self, quote: &Quote) -> Option<RealmId> {
+    fn realm_of_untranslated(&self, quote: &Quote) -> Option<RealmId> {
         let remote = (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port));
         let (address, port) = (quote.source.address.to_bits(), quote.source.port);
         let key_in = |realm| RuleKey::of_flow(&InternalKey { realm, protocol: quote.protocol, address, port }, remote);

@@ -11,6 +11,7 @@ use wire::ipv6;
 use wire::ipv6::Ipv6;
 
 use crate::headers::packet::Packet;
+use crate::headers::parse::Class;
 use crate::headers::parse::ip;
 use crate::headers::parse::parse;
 use crate::headers::rewrite::End;
@@ -232,7 +233,10 @@ impl PacketPath {
     ) -> Result<(), Verdict> {
         let bytes = frame.get_mut(start..).unwrap_or_default();
         let mut parsed = parse(bytes)?;
-        for (end, new) in [(End::Source, source), (End::Destination, destination)] {
+        // An ICMP error has been rewritten already.
+        let ends = [(End::Source, source), (End::Destination, destination)];
+        let is_written = parsed.class == Class::IcmpError;
+        for (end, new) in ends.into_iter().filter(|_| !is_written) {
             let change = Rewrite {
                 end,
                 address: new.address.to_bits(),

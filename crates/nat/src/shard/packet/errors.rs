@@ -6,7 +6,6 @@ use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Sink;
 use crate::headers::packet::Stage;
 use crate::headers::parse::Parsed;
-use crate::headers::parse::may_reach;
 use crate::headers::rewrite::decrement_ttl;
 use crate::headers::rewrite::set_identification;
 use crate::shard::Arrival;
@@ -14,8 +13,8 @@ use crate::shard::Fate;
 use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
 use crate::steps::quoted::ErrorAct;
+use crate::steps::quoted::IcmpError;
 use crate::steps::quoted::quote_of;
-use crate::types::Facing;
 use crate::verdict::Verdict;
 
 impl PacketPath {
@@ -32,23 +31,9 @@ impl PacketPath {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        // Routers on the way report errors, too (RFC 4787 REQ-12a).
-        if via == Via::Outside
-            && let Some(verdict) = self.view().check_source(Facing::OUTSIDE, parsed.source)
-        {
-            return Fate::Done(verdict);
-        }
-        match self.ledger.local.lookup(parsed.destination) {
-            Some(local) if local.pool_address().is_some() => {}
-            Some(_) => return Fate::Done(Verdict::LocalIgnored),
-            None => return self.error_untranslated_in(at, bytes, sink),
-        }
-        let quote = match quote_of(packet) {
-            Ok(quote) => quote,
-            Err(verdict) => return Fate::Done(verdict),
-        };
         let realm = self.ledger.shared.realm_of(meta.ingress);
-        match self.view().decide_error_in(now, parsed, &quote, (via, realm, meta.turn), &mut ()) {
+        let error = IcmpError { now, parsed, quote: quote_of(packet), realm };
+        match self.view().decide_error_in(&error, (via, meta.turn), &mut ()) {
             Ok(ErrorAct::HandOff { worker, turn }) => {
                 let stage = match via {
                     Via::Hairpin => Stage::Hairpin,
@@ -57,23 +42,15 @@ impl PacketPath {
                 };
                 Fate::HandOff { worker, meta: PacketMeta { stage, turn, ..meta } }
             }
-            Ok(ErrorAct::Translate { change, hop }) => {
+            Ok(ErrorAct::Pass { hop }) => self.pass_on(bytes, parsed, &hop, sink),
+            Ok(ErrorAct::Translate { quote, change, hop }) => {
                 icmp_quote::rewrite(packet, &quote, &change);
                 decrement_ttl(packet);
                 self.ledger.counters.icmp_errors_translated += 1;
                 self.finish(packet, parsed, &hop, via.verdict(), sink)
             }
-            Ok(ErrorAct::Hairpin { .. } | ErrorAct::Pass { .. }) => Fate::Done(Verdict::IcmpQuoteNoMapping),
+            Ok(ErrorAct::Hairpin { .. }) => Fate::Done(Verdict::IcmpQuoteNoMapping),
             Err(verdict) => Fate::Done(verdict),
-        }
-    }
-
-    fn error_untranslated_in<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
-        let realm = quote_of(bytes).ok().and_then(|quote| self.view().realm_of_untranslated(&quote));
-        match realm {
-            Some(_) if at.parsed.ttl <= 1 => Fate::Done(Verdict::TtlExpired),
-            Some(realm) => self.deliver_untranslated(at, bytes, realm, sink),
-            None => Fate::Done(Verdict::DestinationNotPool),
         }
     }
 
@@ -89,29 +66,15 @@ impl PacketPath {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        let from = self.ledger.shared.facing(meta.ingress);
-        if let Some(verdict) = self.view().check_source(from, parsed.source) {
-            return Fate::Done(verdict);
-        }
-        if !may_reach(parsed.source, parsed.destination) {
-            return Fate::Done(Verdict::DestinationInvalid);
-        }
-        let local = self.ledger.local.lookup(parsed.destination);
-        let is_hairpin = local.is_some_and(|local| local.pool_address().is_some());
-        if local.is_some() && !is_hairpin {
-            return Fate::Done(Verdict::LocalIgnored);
-        }
-        let quote = match quote_of(packet) {
-            Ok(quote) => quote,
-            Err(verdict) => return Fate::Done(verdict),
-        };
-        let (change, way) = match self.view().decide_error_out(now, parsed, &quote, (from.realm, is_hairpin), &mut ()) {
+        let realm = self.ledger.shared.realm_of(meta.ingress);
+        let error = IcmpError { now, parsed, quote: quote_of(packet), realm };
+        let (quote, change, way) = match self.view().decide_error_out(&error, &mut ()) {
             Ok(ErrorAct::HandOff { worker, .. }) => {
                 return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::Steered, ..meta } };
             }
             Ok(ErrorAct::Pass { hop }) => return self.pass_on(bytes, parsed, &hop, sink),
-            Ok(ErrorAct::Translate { change, hop }) => (change, Some(hop)),
-            Ok(ErrorAct::Hairpin { change }) => (change, None),
+            Ok(ErrorAct::Translate { quote, change, hop }) => (quote, change, Some(hop)),
+            Ok(ErrorAct::Hairpin { quote, change }) => (quote, change, None),
             Err(verdict) => return Fate::Done(verdict),
         };
         icmp_quote::rewrite(packet, &quote, &change);

@@ -29,9 +29,7 @@ use crate::steps::view::View;
 use crate::steps::way::NoWay;
 use crate::time::Instant;
 use crate::types::Endpoint;
-use crate::types::Facing;
 use crate::types::Protocol;
-use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -277,19 +275,6 @@ impl PacketPath {
         let shared = &self.ledger.shared;
         let rules = if parsed.protocol().is_some() { &shared.rules } else { &shared.passes };
         rules.count(self.ledger.worker, ruling);
-    }
-
-    pub(in crate::shard) fn deliver_untranslated<S: Sink>(
-        &mut self,
-        at: Arrival<'_>,
-        bytes: &mut [u8],
-        realm: RealmId,
-        sink: &mut S,
-    ) -> Fate {
-        match self.view().way(Facing::inside(realm), at.parsed.destination, at.parsed, &mut ()) {
-            Ok(hop) => self.pass_on(bytes, at.parsed, &hop, sink),
-            Err(no_way) => self.turn_back(at, bytes, Side::Outside, no_way, sink),
-        }
     }
 
     /// Passes a packet on untranslated (RFC 6888 REQ-6).

@@ -4,6 +4,7 @@
 mod decisions;
 mod everywhere;
 
+use crate::headers::icmp_quote;
 use crate::headers::packet::Packet;
 use crate::headers::packet::PacketMeta;
 use crate::headers::packet::Stage;
@@ -192,18 +193,25 @@ impl Shard {
                 return account.end(verdict);
             }
         };
+        if let Some(change) = onward.and_then(|onward| onward.quoted)
+            && let Some(packet) = frame.get_mut(start..)
+            && let Ok(quote) = icmp_quote::parse(packet)
+        {
+            icmp_quote::rewrite(packet, &quote, &change);
+        }
         let packet = frame.get(start..).unwrap_or_default();
         let mut parsed = match parse(packet) {
             Ok(parsed) => parsed,
             Err(verdict) => return account.end(verdict),
         };
+        let is_error = parsed.class == Class::IcmpError;
         account.look_into(packet, &parsed);
         // The first half of a hairpin has said it.
         if onward.is_none_or(|onward| onward.via() == Some(Via::Outside)) {
             account.parsed(&parsed);
         }
         let (here, to_ask) = (self.view().worker, || self.view().worker_to_ask(now, side, packet));
-        account.step(|| Step::Owner(if onward.is_some() { here } else { to_ask() }));
+        account.step(|| Step::Owner(if onward.is_some() || is_error { here } else { to_ask() }));
         if let Some(onward) = onward {
             (parsed.source, parsed.source_port) = (onward.source.address.to_bits(), onward.source.port);
         }
@@ -213,6 +221,11 @@ impl Shard {
         };
         let new_host = account.new_host;
         let verdict = match (onward, side) {
+            _ if is_error => {
+                let entering = (onward.is_some() || side == Side::Outside).then_some((via, turn));
+                let bytes = frame.get_mut(start..).unwrap_or_default();
+                self.view_with(new_host.as_ref()).explain_error((now, &parsed), bytes, entering, &mut account)
+            }
             (None, Side::Inside) => {
                 self.view_with(new_host.as_ref()).explain_leaving(now, &parsed, vacancy, &mut account)
             }
@@ -222,7 +235,7 @@ impl Shard {
             }
         };
         let source = match onward {
-            Some(onward) if via == Via::Outside => onward.source,
+            Some(onward) if via == Via::Outside && !is_error => onward.source,
             _ => self.source_of_departure(&parsed, side == Side::Inside, &account),
         };
         let verdict = self.explain_output(&mut frame, start, source, verdict, &mut account);
@@ -381,6 +394,21 @@ impl Shard {
         }
     }
 
+    #[inline(never)]
+    fn explain_error_packet(
+        &self,
+        at: (Instant, &Parsed),
+        packet: &[u8],
+        entering: Option<(Via, u8)>,
+        account: &mut Account,
+    ) {
+        let mut bytes = [0; PACKET_BUFFER_BYTES];
+        let Some(place) = bytes.get_mut(..packet.len()) else { return };
+        place.copy_from_slice(packet);
+        // Only the steps in `account` count.
+        let _ = self.view().explain_error(at, place, entering, account);
+    }
+
     fn explain_ipv4_packet(&self, now: Instant, meta: PacketMeta, packet: &[u8], account: &mut Account) {
         let Ok(parsed) = parse(packet) else { return };
         let hairpin = matches!(meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
@@ -391,7 +419,8 @@ impl Shard {
         let at = Arrival { now, meta, parsed: &parsed };
         let inbound = self.view().inbound_of(at, via);
         if parsed.class == Class::IcmpError {
-            self.view().explain_error(at, packet, (side == Side::Inside && !hairpin, via), account);
+            let entering = (hairpin || side == Side::Outside).then_some((via, meta.turn));
+            self.explain_error_packet((now, &parsed), packet, entering, account);
         } else if parsed.is_fragment() {
             let offset = parsed.fragment_offset;
             account.step(|| Step::Fragment { offset, more: parsed.more_fragments });

@@ -8,7 +8,6 @@ use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
 use crate::policy::rules::RuleKey;
 use crate::random::Random;
-use crate::shard::Arrival;
 use crate::shard::packet::inbound::Via;
 use crate::shard::show::why::Account;
 use crate::show::view::Course;
@@ -32,7 +31,10 @@ use crate::steps::outbound::Outbound;
 use crate::steps::outbound::Question;
 use crate::steps::outbound::Way;
 use crate::steps::outbound::translated;
+use crate::steps::quoted::ErrorAct;
+use crate::steps::quoted::IcmpError;
 use crate::steps::quoted::known_as;
+use crate::steps::quoted::quote_of;
 use crate::steps::report::Report;
 use crate::steps::step::Step;
 use crate::steps::view::View;
@@ -49,33 +51,56 @@ fn hairpinned(now: Instant, translated: &Parsed, realm: RealmId) -> Inbound<'_> 
 }
 
 impl View<'_> {
+    /// An ICMP error, which is rewritten as it would leave. `entering`: from outside, or the second
+    /// half of a hairpin.
     pub(super) fn explain_error(
         &self,
-        at: Arrival<'_>,
-        packet: &[u8],
-        (is_from_inside, via): (bool, Via),
+        (now, parsed): (Instant, &Parsed),
+        bytes: &mut [u8],
+        entering: Option<(Via, u8)>,
         account: &mut Account,
-    ) {
-        let Ok(quote) = icmp_quote::parse(packet) else { return };
-        account.step(|| Step::Quoted {
-            protocol: quote.protocol,
-            source: quote.source,
-            destination: quote.destination,
-        });
-        let Arrival { now, meta, parsed } = at;
-        // Only the steps in `account` count.
-        let _ = if is_from_inside {
-            self.decide_error_out(now, parsed, &quote, (account.realm, false), account)
-        } else {
-            self.decide_error_in(now, parsed, &quote, (via, account.realm, meta.turn), account)
+    ) -> Verdict {
+        let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else { return Verdict::IpMalformed };
+        let error = IcmpError { now, parsed, quote: quote_of(packet), realm: account.realm };
+        let decided = match entering {
+            Some(entering) => self.decide_error_in(&error, entering, account),
+            None => self.decide_error_out(&error, account),
         };
+        let [source, destination] = [parsed.source, parsed.destination].map(|address| endpoint((address, 0)));
+        let (quote, change, is_hairpin) = match decided {
+            Err(verdict) => return verdict,
+            Ok(ErrorAct::HandOff { worker, turn }) => {
+                let course = match entering {
+                    Some((via, _)) => Course::Enter { via, turn, is_vacated: false },
+                    None => Course::Leave(Vacancy::Unasked),
+                };
+                let quoted = error.quote.ok().map(|quote| quote.unchanged());
+                account.onward = Some(Onward { worker, realm: account.realm, source, quoted, course });
+                return if entering.is_some_and(|(via, _)| via == Via::Hairpin) {
+                    Verdict::Hairpin
+                } else {
+                    Verdict::NoMapping
+                };
+            }
+            Ok(ErrorAct::Pass { .. }) => {
+                (account.source_after, account.destination_after) = (Some(source), Some(destination));
+                return Verdict::Passed;
+            }
+            Ok(ErrorAct::Translate { quote, change, .. }) => (quote, change, false),
+            Ok(ErrorAct::Hairpin { quote, change }) => (quote, change, true),
+        };
+        icmp_quote::rewrite(packet, &quote, &change);
+        account.source_after = Some(Endpoint::new(change.outer_source, 0));
+        if is_hairpin {
+            let translated = Parsed { source: change.outer_source.to_bits(), ..*parsed };
+            return self.explain_error((now, &translated), bytes, Some((Via::Hairpin, 0)), account);
+        }
+        account.destination_after = Some(Endpoint::new(change.outer_destination, 0));
+        entering.map_or(Verdict::Outbound, |(via, _)| via.verdict())
     }
 
     /// A packet from outside, or the second half of a hairpin. No ICMP errors.
     pub(super) fn explain_entering(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {
-        if packet.parsed.class == Class::IcmpError {
-            return Verdict::IcmpQuoteNoMapping;
-        }
         let act = self.decide_inbound(packet, account).act;
         self.explain_act(packet, act, account)
     }
@@ -178,9 +203,6 @@ impl View<'_> {
             let leaves = leaves.map(|(mapping, way)| Leaves::ByMapping { mapping, session: None, way });
             return self.explain_departure(now, parsed, leaves.map(Departure::Leave), None, account);
         };
-        if parsed.class == Class::IcmpError {
-            return Verdict::IcmpQuoteNoMapping;
-        }
         let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
         let hash = self.state.hash_of(&key);
         let found = self.state.find_mapping(&key, hash);
@@ -214,7 +236,7 @@ impl View<'_> {
         if let Err(Ending::Ask { worker, external }) = departure {
             let course = Course::Vacate { asker: self.worker, protocol, external };
             let source = Endpoint::new(parsed.source.into(), parsed.source_port);
-            account.onward = Some(Onward { worker, realm, source, course });
+            account.onward = Some(Onward { worker, realm, source, quoted: None, course });
         }
         self.explain_departure(now, parsed, departure, Some((&packet, &question)), account)
     }

@@ -39,7 +39,7 @@ impl Shared {
             let next = ask(onward.worker, Some(onward))?;
             if onward.begins_again() {
                 first = half(&next);
-                explanation = next;
+                (worker, explanation) = (onward.worker, next);
                 continue;
             }
             explanation.steps.truncate(first);
