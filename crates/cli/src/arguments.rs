@@ -105,7 +105,7 @@ pub struct Check {
     /// Print one JSON object per fault
     #[arg(long)]
     pub json: bool,
-    /// Skip the checks that depend on this machine: memory, the folder of the event log, TLS files
+    /// Skip the checks that depend on this machine: CPUs, memory, event log's folder, TLS files
     #[arg(long)]
     pub any_machine: bool,
 }

@@ -68,10 +68,10 @@ fn object(level: &str, fault: &Fault) -> serde_json::Value {
 }
 
 /// `natrix check`: reports all faults of a file, with `--json` on standard output, one object per
-/// line. Checks the memory of this machine, but not its CPUs: the file may be for another machine.
+/// line. Checks CPUs and memory of this machine as `natrix run` does, unless the file is for any
+/// machine.
 pub(crate) fn check(arguments: &Check, out: &mut dyn Write) -> Result<(), Failure> {
-    let here = daemon::machine::this_machine();
-    let machine = if arguments.any_machine { Machine::default() } else { Machine { cpus: None, ..here } };
+    let machine = if arguments.any_machine { Machine::default() } else { daemon::machine::this_machine() };
     let config = match load(&arguments.config, &machine) {
         Ok(config) => config,
         Err(faults) if arguments.json => {

@@ -48,6 +48,22 @@ fn check_reports_a_valid_file() {
 }
 
 #[test]
+fn check_and_run_refuse_cpus_that_do_not_exist() {
+    let folder = directory("check-cpus");
+    let file = folder.join("cpus.toml");
+    fs::write(&file, fs::read_to_string(example()).unwrap() + "\n[workers]\ncpus = [65000]\n").unwrap();
+    let file = file.to_str().unwrap();
+    let (checked, refused) = (natrix(&["check", "-c", file]), natrix(&["run", "-c", file]));
+    let fault = "workers.cpus[0]: is a CPU this machine does not have (65000); write a number from 0 to ";
+    assert!(text(&refused.stderr).contains(fault), "{refused:?}");
+    assert_eq!((checked.status.code(), text(&checked.stderr)), (Some(1), text(&refused.stderr)));
+    // The file may be for another machine.
+    let checked = natrix(&["check", "--any-machine", "-c", file]);
+    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn check_reports_all_faults_as_text_and_json() {
     let folder = directory("check");
     let file = folder.join("faulty.toml");
