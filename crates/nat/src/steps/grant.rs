@@ -103,7 +103,7 @@ impl View<'_> {
         }
         let Owner { slot, past, class, .. } = new.owner;
         let compiled = self.snapshot.classes.compiled(class);
-        let mut record = past.map_or_else(Subscriber::new_zeroed, |slot| *self.state.subscribers.get(slot));
+        let mut record = past.map_or_else(Subscriber::new_zeroed, |slot| self.record_without_expired(ask, slot));
         record.mappings[ask.key.protocol.index()] += 1;
         let account = slot.map(|slot| *self.state.subscribers.account(slot)).unwrap_or_default();
         compiled.admits_session((&record, &account), true, ask.now)

@@ -81,14 +81,20 @@ impl View<'_> {
         if !ask.expired.is_any() {
             return self.admit_known(ask.now, past, owner.class, protocol);
         }
-        let mut record = *self.state.subscribers.get(past);
-        for mapping in self.expired_of(past, &ask.expired) {
+        let record = self.record_without_expired(ask, past);
+        let shared = owner.slot.map_or(0, |slot| self.state.subscribers.shared_ports(slot)[protocol.index()]);
+        compiled.admits_mapping(&record, shared, protocol, ask.now)
+    }
+
+    /// A copy in which expired mappings do not count.
+    pub(super) fn record_without_expired(&self, ask: &Ask<'_>, slot: u32) -> Subscriber {
+        let mut record = *self.state.subscribers.get(slot);
+        for mapping in self.expired_of(slot, &ask.expired) {
             let count = &mut record.mappings[mapping.protocol().index()];
             *count = count.saturating_sub(1);
             record.extra_sessions = record.extra_sessions.saturating_sub(u32::from(mapping.extra_count()));
         }
-        let shared = owner.slot.map_or(0, |slot| self.state.subscribers.shared_ports(slot)[protocol.index()]);
-        compiled.admits_mapping(&record, shared, protocol, ask.now)
+        record
     }
 
     /// Checks the limits of a known subscriber, whose record may have lapsed.

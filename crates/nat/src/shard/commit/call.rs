@@ -39,10 +39,13 @@ impl Ledger {
         let index = match known {
             Some(index) => index,
             None => {
-                if let Err(why) = self.may_expect(asking, inside, limit, false) {
-                    self.refuse_expectation(alg, why);
-                    return None;
-                }
+                let room = match self.find_room(asking, inside, limit, false) {
+                    Ok(room) => room,
+                    Err(why) => {
+                        self.refuse_expectation(alg, why);
+                        return None;
+                    }
+                };
                 let wish = Wish { address: Some(own.address.to_bits()), port: 0 };
                 let request = Request {
                     key: inside,
@@ -55,6 +58,7 @@ impl Ledger {
                 };
                 match self.open_grant(now, &request) {
                     Ok(index) => {
+                        self.make_room(asking, &room);
                         self.counters.expectations_created += 1;
                         self.counters.gateways[usize::from(alg.0)].expected += 1;
                         index

@@ -51,6 +51,16 @@ pub(in crate::shard) struct Asking {
     pub(in crate::shard) alg: AlgId,
 }
 
+/// Where a session's announcement finds room.
+#[derive(Clone, Copy, Default)]
+pub(in crate::shard) struct Room {
+    is_to_be_made: bool,
+    kept: [Known; KNOWN_MAX],
+    count: usize,
+    /// The grant that gives way.
+    replaced: Option<u32>,
+}
+
 impl Ledger {
     /// Reserves what a message announces; of a pair, returns the first.
     pub(in crate::shard) fn expect(&mut self, asking: &Asking, want: &Want) -> Option<Endpoint> {
@@ -105,10 +115,14 @@ impl Ledger {
             self.refuse_expectation(alg, GatewayRefusal::Unreadable);
             return None;
         }
-        if !is_known && let Err(why) = self.may_expect(asking, inside, limit, want.replaces) {
-            self.refuse_expectation(alg, why);
-            return None;
-        }
+        let found = if is_known { Ok(Room::default()) } else { self.find_room(asking, inside, limit, want.replaces) };
+        let room = match found {
+            Ok(room) => room,
+            Err(why) => {
+                self.refuse_expectation(alg, why);
+                return None;
+            }
+        };
         let external = match want.kind {
             WantKind::Pair => self.expect_pair(now, &request),
             _ => self.open_grant(now, &request).ok().map(|index| self.state.grants.get(index).external()),
@@ -117,6 +131,7 @@ impl Ledger {
             Some(external) => {
                 self.counters.expectations_created += u64::from(!is_known);
                 self.counters.gateways[usize::from(alg.0)].expected += u64::from(!is_known);
+                self.make_room(asking, &room);
                 let known = Known { external: external.port, inside: want.port, peer: None };
                 let store = self.state.control_sessions.as_mut()?;
                 store.get_mut(asking.place).learn(known);
@@ -152,13 +167,13 @@ impl Ledger {
 
     /// At most [`KNOWN_MAX`] ports for a session and `limit` for a subscriber. Those in use or
     /// ended do not count, and a pair counts once. `replaces`: the session's oldest gives way.
-    pub(in crate::shard) fn may_expect(
-        &mut self,
+    pub(in crate::shard) fn find_room(
+        &self,
         asking: &Asking,
         inside: InternalKey,
         limit: u32,
         replaces: bool,
-    ) -> Result<(), GatewayRefusal> {
+    ) -> Result<Room, GatewayRefusal> {
         let Asking { now, place, .. } = *asking;
         let view = self.view();
         let grants = &self.state.grants;
@@ -173,28 +188,35 @@ impl Ledger {
         let store = self.state.control_sessions.as_ref().ok_or(GatewayRefusal::SessionLimit)?;
         let known = store.get(place).known();
         if known.len() < KNOWN_MAX {
-            return Ok(());
+            return Ok(Room::default());
         }
         let of_port = |port: u16| {
             let key = |protocol: &Protocol| InternalKey { port, protocol: *protocol, ..inside };
             Protocol::ALL.iter().find_map(|protocol| grants.find(&key(protocol), waits))
         };
-        let mut waiting = [Known::default(); KNOWN_MAX];
-        let mut count = 0;
+        let mut room = Room { is_to_be_made: true, ..Room::default() };
         for known in known.iter().filter(|known| of_port(known.inside).is_some()) {
-            waiting[count] = *known;
-            count += 1;
+            room.kept[room.count] = *known;
+            room.count += 1;
         }
-        let mut kept = &waiting[..count];
-        if count == KNOWN_MAX {
+        if room.count == KNOWN_MAX {
             // In the order of announcement.
-            let oldest = of_port(waiting[0].inside).filter(|_| replaces).ok_or(GatewayRefusal::SessionLimit)?;
-            kept = &waiting[1..];
+            let oldest = of_port(room.kept[0].inside).filter(|_| replaces);
+            room.replaced = Some(oldest.ok_or(GatewayRefusal::SessionLimit)?);
+            room.kept.rotate_left(1);
+            room.count -= 1;
+        }
+        Ok(room)
+    }
+
+    /// Call it when the new announcement has its port.
+    pub(in crate::shard) fn make_room(&mut self, asking: &Asking, room: &Room) {
+        let Some(store) = self.state.control_sessions.as_mut().filter(|_| room.is_to_be_made) else { return };
+        let kept = &room.kept[..room.count];
+        store.get_mut(asking.place).forget(|known| kept.contains(known));
+        if let Some(oldest) = room.replaced {
             self.state.grants.get_mut(oldest).set_expires(Instant::ORIGIN);
         }
-        let store = self.state.control_sessions.as_mut().ok_or(GatewayRefusal::SessionLimit)?;
-        store.get_mut(place).forget(|known| kept.contains(known));
-        Ok(())
     }
 
     /// A message that ends a registration still names its endpoint: for the session's port, the

@@ -65,21 +65,26 @@ impl Ledger {
         own.mapping != 0 && self.state.grants.find(&own.key(), is_beside).is_some()
     }
 
-    /// Opens or renews a grant. An error changes nothing. The caller has checked whether the owner
-    /// may have another.
+    /// Opens or renews a grant. An error changes nothing that has not expired. The caller has
+    /// checked whether the owner may have another.
     pub(in crate::shard) fn open_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
-        if let Some(known) = self.find_grant(request) {
+        let known = self.find_grant(request);
+        if let Some(known) = known {
             let grant = self.state.grants.get(known);
             if !grant.is_used() && !grant.is_given_up() {
                 self.renew_grant(now, known, request);
                 return Ok(known);
             }
-            self.end_grant(now, known);
         }
-        if self.state.grants.is_full() {
+        // The known grant, which is over, gives way.
+        if known.is_none() && self.state.grants.is_full() {
             return Err(Denied::Verdict(Verdict::MappingTableFull));
         }
         let (mapping, hold) = self.place_grant(now, request)?;
+        // It may have ended with an expired mapping.
+        if let Some(known) = self.find_grant(request) {
+            self.end_grant(now, known);
+        }
         let external = self.state.mappings.get(mapping).external();
         let made = self.insert_grant(now, request, (mapping, external), hold);
         debug_assert!(made.is_some(), "it was not full");
@@ -88,7 +93,8 @@ impl Ledger {
         Ok(index)
     }
 
-    /// The mapping, made or found, and the session that holds it.
+    /// The mapping, made or found, and the session that holds it. An expired mapping ends only if
+    /// the endpoint can have another.
     fn place_grant(&mut self, now: Instant, request: &Request) -> Result<(u32, u32), Denied> {
         let key = &request.key;
         let found = self.state.find_mapping(key, self.state.hash_of(key));
@@ -108,11 +114,20 @@ impl Ledger {
             self.view().admit_session(now, index, true)?;
             return Ok((index, self.hold_mapping(now, index, request.expires)));
         }
-        for expired in self.view().expired_before(now, key, found).mappings() {
-            if !self.may_end(expired) {
+        let expired = self.view().expired_before(now, key, found);
+        if expired.is_any() {
+            if !expired.mappings().all(|index| self.may_end(index)) {
                 return Err(Denied::Verdict(Verdict::LogFull));
             }
-            self.end_mapping(now, expired);
+            let ask = Ask { now, key, wanted: None, hints: Hints::of(self.state.hash_of(key)), expired };
+            let (view, random) = self.deciding();
+            view.decide_granted(&ask, request.suggested, random)?;
+        }
+        for index in expired.mappings() {
+            if !self.may_end(index) {
+                return Err(Denied::Verdict(Verdict::LogFull));
+            }
+            self.end_mapping(now, index);
         }
         let index = self.open_mapping_for_grant(now, request)?;
         Ok((index, self.hold_mapping(now, index, request.expires)))

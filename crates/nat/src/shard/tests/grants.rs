@@ -1,5 +1,9 @@
 //! Without the protocols that ask for grants.
 
+use alg::AlgId;
+use alg::Transport;
+use alg::Want;
+
 use super::*;
 use crate::event::Cause;
 use crate::event::EventKind;
@@ -9,6 +13,10 @@ use crate::settings::Algorithm;
 use crate::settings::Allocation;
 use crate::settings::Blocks;
 use crate::settings::Filtering;
+use crate::settings::Gateway;
+use crate::shard::commit::expectation::Asking;
+use crate::state::alg::AlgKey;
+use crate::state::alg::Begun;
 use crate::state::grant::Kind;
 use crate::state::grant::Origin;
 use crate::state::grant::Remote;
@@ -284,5 +292,96 @@ fn a_grant_is_installed_elsewhere_as_it_was() {
         assert_eq!(arrives(&mut other, 2, (E1, 1), external, Protocol::Tcp), Some(Verdict::Inbound), "{way}");
         assert_ne!(arrives(&mut other, 2, (E2, 1), external, Protocol::Tcp), Some(Verdict::Inbound), "{way}");
         assert_eq!(other.path.ledger.state.grants.epoch(RealmId(0), HOST.to_bits(), at(1)), delta.epoch_s);
+    }
+}
+
+#[test]
+fn a_refused_grant_leaves_a_used_one_as_it_was() {
+    let mut shard = with(|_| ());
+    let once = Request { kind: Kind::Once, ..request(Protocol::Udp, 7_000, 31) };
+    let external = open(&mut shard, 1, &once);
+    assert_eq!(arrives(&mut shard, 2, (E1, 1), external, Protocol::Udp), Some(Verdict::Inbound));
+    let used = shard.path.ledger.find_grant(&once).expect("its origin is kept");
+    let only = Suggested::Only(Wish { address: Some(E1.to_bits()), port: 9 });
+    let refused = shard.path.ledger.open_grant(at(3), &Request { suggested: only, ..once });
+    assert_eq!(refused, Err(Denied::OtherEndpoint));
+    let grant = shard.path.ledger.state.grants.get(used);
+    assert!(grant.is_in_use() && grant.is_used() && grant.external() == external, "as it was");
+    assert_eq!(arrives(&mut shard, 4, (E1, 1), external, Protocol::Udp), Some(Verdict::Inbound), "its session lives");
+    assert_eq!(open(&mut shard, 5, &once), external, "it gives way to one that is granted");
+    assert_eq!(shard.path.ledger.state.grants.of_owner(RealmId(0), HOST.to_bits()).count(), 1);
+}
+
+#[test]
+fn a_refused_grant_leaves_an_expired_mapping_as_it_was() {
+    let mut shard = with(|_| ());
+    let out = build::udp(SocketAddr::new(HOST, 7_000), SocketAddr::new(E1, 53)).payload(b"x").build();
+    assert_eq!(send(&mut shard, 1, Side::Inside, &out).0, Some(Verdict::Outbound));
+    let only = Suggested::Only(Wish { address: Some(E1.to_bits()), port: 9 });
+    let wanted = request(Protocol::Udp, 7_000, 2_000);
+    let refused = shard.path.ledger.open_grant(at(1_000), &Request { suggested: only, ..wanted });
+    assert_eq!(refused, Err(Denied::OtherEndpoint));
+    let counters = shard.counters();
+    assert_eq!((counters.mappings_created, counters.mappings_removed), ([1, 0, 0], [0; 3]), "it only waits");
+    open(&mut shard, 1_000, &wanted);
+    let counters = shard.counters();
+    assert_eq!((counters.mappings_created, counters.mappings_removed), ([2, 0, 0], [1, 0, 0]));
+}
+
+#[test]
+fn an_expired_mapping_does_not_count_against_a_grant() {
+    let mut settings = settings();
+    (settings.subscriber.ports_max, settings.subscriber.sessions_max) = ([1; 3], 2);
+    let shared = Arc::new(Shared::new(settings, 1).expect("settings are sound"));
+    let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices");
+    for remote in [E1, E2] {
+        let out = build::udp(SocketAddr::new(HOST, 7_000), SocketAddr::new(remote, 53)).payload(b"x").build();
+        assert_eq!(send(&mut shard, 1, Side::Inside, &out).0, Some(Verdict::Outbound));
+    }
+    open(&mut shard, 1_000, &request(Protocol::Udp, 7_000, 2_000));
+}
+
+#[test]
+fn a_refused_announcement_leaves_the_earlier_ones() {
+    for (ports, is_refused) in [(9, true), (10, false)] {
+        let mut settings = settings();
+        settings.gateways = vec![Gateway::new(AlgId(0))];
+        let pool = &mut settings.pools[0];
+        pool.addresses.truncate(1);
+        (pool.port_min, pool.port_max) = (20_000, 20_000 + ports - 1);
+        pool.reserved_ports.clear();
+        let shared = Arc::new(Shared::new(settings, 1).expect("settings are sound"));
+        let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices");
+        let syn = build::tcp(SocketAddr::new(HOST, 7_000), SocketAddr::new(E1, 21), Flags::SYN).sequence(1).build();
+        assert_eq!(send(&mut shard, 1, Side::Inside, &syn).0, Some(Verdict::Outbound));
+        let ledger = &mut shard.path.ledger;
+        let control = InternalKey { port: 7_000, ..request(Protocol::Tcp, 7_000, 0).key };
+        let index = ledger.state.find_live_mapping(&control, at(1)).expect("the control session's");
+        let key = AlgKey::of(index, ledger.state.mappings.get(index), (E1.to_bits(), 21));
+        let store = ledger.state.control_sessions.as_mut().expect("there is a gateway");
+        let place = match store.find(&key) {
+            Some(place) => place,
+            None => {
+                let (client_is_inside, is_of_registration) = (true, false);
+                let alg = AlgId(0);
+                let begun = Begun { key, inside: control, subscriber: 1, alg, client_is_inside, is_of_registration };
+                store.start(&begun).expect("there is room")
+            }
+        };
+        let asking = Asking { now: at(1), place, key, alg: AlgId(0) };
+        let want = |port| Want { port, transport: Transport::Tcp, replaces: true, ..Want::default() };
+        for port in 8_000..8_008 {
+            assert!(ledger.expect(&asking, &want(port)).is_some(), "{port}");
+        }
+        let is_there = |ledger: &Ledger, port| {
+            let key = InternalKey { port, ..control };
+            let is_alive = ledger.state.grants.find(&key, |grant| grant.is_alive(at(1))).is_some();
+            let store = ledger.state.control_sessions.as_ref().expect("there is a gateway");
+            is_alive && store.get(place).known().iter().any(|known| known.inside == port)
+        };
+        assert_eq!(ledger.expect(&asking, &want(8_008)).is_none(), is_refused);
+        assert_eq!(is_there(ledger, 8_000), is_refused, "the oldest gives way only to one that has a port");
+        assert_eq!(is_there(ledger, 8_008), !is_refused);
+        assert!((8_001..8_008).all(|port| is_there(ledger, port)));
     }
 }
