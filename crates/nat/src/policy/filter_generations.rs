@@ -1,8 +1,9 @@
 //! Generations of the filters, which sessions get that the present filters permit both ways.
 //!
 //! Records have few bits, so generations are reused: after each change a limited walk removes
-//! outdated ones. If changes outrun walks, or an undone change comes again, no record gets one, and
-//! filters are asked about every packet.
+//! outdated ones. If changes outrun the walks, no record gets one, and filters are asked about
+//! every packet. An undone change keeps its number: what undoes it has the next
+//! ([`FilterBook::note_adoption`](crate::policy::rules::FilterBook::note_adoption)).
 
 use core::ops::Range;
 
@@ -110,17 +111,25 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_an_undone_change_waits_for_the_walk() {
+    fn an_undone_change_keeps_its_number() {
         let mut generations = FilterGenerations::new(1);
         generations.change(2);
-        // Undone: what it permitted still has 2.
-        generations.change(1);
-        assert_eq!(generations.to_give(BOTH), None);
-        // The next change is another one with the same number.
+        // Undone by a successor, before the walk ends. What 2 permitted still has 2.
+        generations.change(3);
+        assert_eq!((generations.current(), generations.to_give(BOTH)), (3, Some(3)));
+        generations.change(4);
+        assert_eq!((generations.current(), generations.to_give(BOTH)), (4, Some(4)));
+    }
+
+    #[test]
+    fn filters_that_come_again_wait_for_the_walk() {
+        let mut generations = FilterGenerations::new(1);
         generations.change(2);
+        // Nothing undid the change; the next one has the old filters again.
+        generations.change(1);
         assert_eq!((generations.current(), generations.to_give(BOTH)), (UNUSED, None));
         walk(&mut generations);
-        assert_eq!(generations.to_give(BOTH), Some(2));
+        assert_eq!(generations.to_give(BOTH), Some(1));
     }
 
     #[test]

@@ -9,9 +9,13 @@ use wire::verify;
 
 use super::*;
 use crate::headers::packet::Outcome;
+use crate::policy::rules::Match;
+use crate::policy::rules::PortRange;
 use crate::random::KeyedHash;
 use crate::rows::Filter;
 use crate::rows::Query;
+use crate::settings::FilterAction;
+use crate::settings::FilterRule;
 use crate::settings::Interface;
 use crate::settings::InterfaceAddress;
 use crate::settings::Pool;
@@ -267,4 +271,26 @@ fn under_a_known_secret_all_keys_of_a_protocol_collide() {
         };
         assert!((0..100).all(|n| hash(0x6440_0000 + n, 5_000 + n as u16) == hash(1, 1)), "{protocol}");
     }
+}
+
+/// A worker that answered too late adopts a snapshot that the others never see.
+#[test]
+fn an_undone_snapshot_keeps_its_generations() {
+    let filtered = |port| {
+        let matches = Match { destination_ports: PortRange { first: port, last: port }, ..Match::ALL };
+        let filter = FilterRule { matches, action: FilterAction::Deny, out: true, back: true, log: false };
+        Settings { filters: vec![filter], ..settings() }
+    };
+    let numbers = |shared: &Shared| (shared.generation(), shared.short_generation(), shared.filters.generation());
+    let before = Arc::new(Shared::new(filtered(1), 1).expect("settings are sound"));
+    let after = |port| Arc::new(before.successor(filtered(port), Instant::ORIGIN).expect("settings are sound"));
+    assert_eq!(numbers(&before), (0, 0, 1));
+    let (planned, undone) = (after(2), after(3));
+    assert_eq!((numbers(&planned), numbers(&undone)), ((1, 1, 2), (1, 1, 2)), "a plan takes no number");
+    let _ = Successor::new(&before, &undone);
+    let next = after(4);
+    assert_eq!(numbers(&next), (2, 2, 3), "what undoes it could not be built");
+    let _ = Successor::new(&before, &next);
+    let last = next.successor(filtered(4), Instant::ORIGIN).expect("settings are sound");
+    assert_eq!(numbers(&last), (3, 3, 3), "the same filters have the same number");
 }

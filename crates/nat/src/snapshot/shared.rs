@@ -121,6 +121,8 @@ pub struct Shared {
     /// Position in its pool, by place; `None` if removed from it.
     position_of: Vec<Option<u32>>,
     generation: u32,
+    /// The latest generation that a worker may have adopted, over all snapshots of the instance.
+    adopted: Arc<AtomicU32>,
     /// For each realm: pools by subscriber prefix.
     pool_routes: Vec<RouteTable>,
     outside_routes: RouteTable,
@@ -293,6 +295,13 @@ impl Shared {
     /// Reloads since the start.
     pub fn generation(&self) -> u32 {
         self.generation
+    }
+
+    /// A worker may adopt this snapshot from now on. Even if the change is undone, no other
+    /// snapshot has its generations next.
+    pub(crate) fn note_adoption(&self) {
+        self.adopted.store(self.generation, Ordering::Relaxed);
+        self.filters.note_adoption();
     }
 
     /// The generation of records that were checked under this snapshot.

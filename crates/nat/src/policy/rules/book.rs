@@ -1,3 +1,4 @@
+use core::sync::atomic::AtomicU8;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering;
 use std::collections::HashMap;
@@ -251,6 +252,8 @@ pub struct FilterBook {
     back: (RuleSet, Vec<u32>),
     hits: Arc<Hits>,
     generation: u8,
+    /// The latest generation that a worker may have adopted, over all snapshots of the instance.
+    adopted: Arc<AtomicU8>,
     logs: bool,
 }
 
@@ -280,8 +283,9 @@ impl FilterBook {
         let generation = match before {
             None => u8::from(!filters.is_empty()),
             Some(before) if before.filters == filters && !has_other_ways => before.generation,
-            Some(before) => before.generation % GENERATIONS + 1,
+            Some(before) => before.adopted.load(Ordering::Relaxed) % GENERATIONS + 1,
         };
+        let adopted = before.map(|before| Arc::clone(&before.adopted));
         Ok(FilterBook {
             out: unchanged.map_or_else(|| of(|filter| filter.out), |before| Ok(before.out.clone()))?,
             back: unchanged.map_or_else(|| of(|filter| filter.back), |before| Ok(before.back.clone()))?,
@@ -289,7 +293,14 @@ impl FilterBook {
             filters: filters.to_vec(),
             hits: FilterBook::hits_after(filters, workers, before),
             generation,
+            adopted: adopted.unwrap_or_else(|| Arc::new(AtomicU8::new(generation))),
         })
+    }
+
+    /// Some worker may give this generation to records from now on, so that no other filters have
+    /// it next, even if the change is undone.
+    pub(crate) fn note_adoption(&self) {
+        self.adopted.store(self.generation, Ordering::Relaxed);
     }
 
     fn hits_after(filters: &[FilterRule], workers: usize, before: Option<&FilterBook>) -> Arc<Hits> {

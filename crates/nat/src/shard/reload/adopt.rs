@@ -44,8 +44,9 @@ pub struct Successor {
 }
 
 impl Successor {
-    /// The change from `before` to its successor `shared`.
+    /// The change from `before` to its successor `shared`, whose generations are used from now on.
     pub fn new(before: &Shared, shared: &Arc<Shared>) -> Successor {
+        shared.note_adoption();
         let settings = shared.settings();
         let serves = !settings.gateways.is_empty();
         let known: HashMap<&str, PoolId> = before.pools().map(|(id, pool)| (pool.name.as_str(), id)).collect();

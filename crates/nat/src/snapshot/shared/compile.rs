@@ -3,6 +3,7 @@
 use core::net::Ipv4Addr;
 use core::sync::atomic::AtomicBool;
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -327,7 +328,8 @@ impl Shared {
             orphans: Orphans::default(),
             position_of,
             rehashes_sessions: false,
-            generation: before.map_or(0, |before| before.generation.wrapping_add(1)),
+            generation: before.map_or(0, |before| before.adopted.load(Ordering::Relaxed).wrapping_add(1)),
+            adopted: before.map_or_else(Arc::default, |before| Arc::clone(&before.adopted)),
             slots,
             pool_routes: pool_routes(&settings)?,
             outside_routes: routes.outside,
