@@ -1,6 +1,7 @@
 //! What to do with a packet: a decision reads a [`View`](view::View), changes nothing, and is
 //! carried out by `commit`. [`report::Report`] collects its steps for `natrix why` and traces.
-//! `natrix plan` decides against the next snapshot.
+//! `natrix plan` decides nothing: it asks where a subscriber's next mapping would be under the next
+//! snapshot, by those steps that need no room (`shard/reload/next_mapping.rs`).
 
 pub(crate) mod address_choice;
 pub(crate) mod call;

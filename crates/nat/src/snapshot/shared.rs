@@ -411,8 +411,8 @@ impl Shared {
         self.has_deadlines
     }
 
-    pub(crate) fn deadline(&self, address: u32) -> Option<Instant> {
-        self.closed(self.local.pool_address(address)?)?.ends
+    pub(crate) fn closing(&self, address: u32) -> Option<Closed> {
+        self.closed(self.local.pool_address(address)?)
     }
 
     /// The static mapping of an external endpoint.

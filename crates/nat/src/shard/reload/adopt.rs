@@ -87,10 +87,7 @@ impl View<'_> {
         if !self.snapshot.has_deadlines() {
             return None;
         }
-        let of_address = self.snapshot.deadline(self.state.mappings.get(index).external_address);
-        let of_address = of_address.filter(|_| !self.is_at_home(index));
-        let of_place = self.orphaned(index).and_then(|found| found.ends);
-        of_address.into_iter().chain(of_place).min()
+        self.stay_of_mapping(self.snapshot, index).ends()
     }
 
     #[inline]
@@ -98,11 +95,7 @@ impl View<'_> {
         if !self.snapshot.has_deadlines() {
             return None;
         }
-        let flow = self.state.flows.get(index);
-        let is_at_home = || self.snapshot.is_flow_at_home(flow, &self.configured_host(flow.internal().0));
-        let of_address = self.snapshot.deadline(flow.external().0).filter(|_| !is_at_home());
-        let of_place = self.orphaned_flow(index).and_then(|found| found.ends);
-        of_address.into_iter().chain(of_place).min()
+        self.stay_of_flow(self.snapshot, index).ends()
     }
 
     pub(in crate::shard) fn is_flow_overdue(&self, index: u32, now: Instant) -> bool {
@@ -117,12 +110,6 @@ impl View<'_> {
     pub(in crate::shard) fn orphaned_flow(&self, index: u32) -> Option<Orphaned> {
         let flow = self.state.flows.get(index);
         self.snapshot.orphaned_flow(flow, &self.configured_host(flow.internal().0))
-    }
-
-    /// True if the configuration itself puts the mapping here, even if the address drains.
-    fn is_at_home(&self, index: u32) -> bool {
-        let mapping = self.state.mappings.get(index);
-        self.snapshot.is_at_home(&self.static_key(&mapping.key()), mapping.external())
     }
 }
 

@@ -14,7 +14,7 @@ use crate::reload::outlook::Outlook;
 use crate::shard::commit::port_of_ended::UNPAIRED;
 use crate::shard::reload::next_mapping::Denial;
 use crate::shard::reload::next_mapping::Next;
-use crate::snapshot::orphaned::Orphaned;
+use crate::shard::reload::stay::Stay;
 use crate::snapshot::shared::Shared;
 use crate::snapshot::slices_in_blocks::SliceHolds;
 use crate::state::flow::endpoint;
@@ -118,9 +118,11 @@ impl Fate {
         }
     }
 
-    fn or(self, orphaned: Option<Orphaned>, now: Instant) -> Fate {
-        let other = orphaned.map_or(Fate::Keep, |found| Fate::until(found.ends, now));
-        self.max(other)
+    fn of(stay: Stay, now: Instant) -> Fate {
+        match stay {
+            Stay::Stays => Fate::Keep,
+            Stay::Leaves(ends) => Fate::until(ends, now),
+        }
     }
 }
 
@@ -295,7 +297,7 @@ impl View<'_> {
         let external = mapping.external();
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
         let (slot, protocol) = (mapping.subscriber, mapping.protocol());
-        let fate = self.fate_of_mapping(now, candidate, index, address);
+        let fate = self.fate_of_mapping(now, candidate, index);
         count.mappings.count(fate);
         if candidate.is_in_the_way_of_forward(&self.static_key(&mapping.key()), external) {
             count.in_the_way_of_forwards.count(fate);
@@ -319,14 +321,8 @@ impl View<'_> {
         });
     }
 
-    fn fate_of_mapping(&self, now: Instant, candidate: &Shared, index: u32, address: AddressIndex) -> Fate {
-        let mapping = self.state.mappings.get(index);
-        let (key, external) = (self.static_key(&mapping.key()), mapping.external());
-        let fate = match candidate.is_at_home(&key, external) {
-            true => Fate::Keep,
-            false => self.fate_of_address(now, candidate, address),
-        };
-        let fate = fate.or(candidate.orphaned(&key, external, mapping.created_s()), now);
+    fn fate_of_mapping(&self, now: Instant, candidate: &Shared, index: u32) -> Fate {
+        let fate = Fate::of(self.stay_of_mapping(candidate, index), now);
         match self.ends_with_grants(now, index, fate != Fate::Keep, candidate.settings()) {
             true => Fate::End,
             false => fate,
@@ -340,13 +336,7 @@ impl View<'_> {
         }
         let external = endpoint(flow.external());
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
-        let host = self.configured_host(flow.internal().0);
-        let orphaned = candidate.orphaned_flow(flow, &host);
-        let fate = match candidate.is_flow_at_home(flow, &host) {
-            true => Fate::Keep,
-            false => self.fate_of_address(now, candidate, address),
-        };
-        let fate = fate.or(orphaned, now);
+        let fate = Fate::of(self.stay_of_flow(candidate, index), now);
         count.flows.count(fate);
         let becomes = fate.prospect();
         name(&mut census.named(becomes).flows, || Held {
@@ -367,7 +357,7 @@ impl View<'_> {
     }
 
     fn fate_of_address(&self, now: Instant, candidate: &Shared, address: AddressIndex) -> Fate {
-        // A successor knows every address with mappings.
+        // A successor knows every address in use.
         match candidate.slot(address).map(|slot| slot.closed) {
             None => Fate::End,
             Some(None) => Fate::Keep,
@@ -475,7 +465,7 @@ impl View<'_> {
                 // The port is held down already.
                 None => now + self.snapshot.compiled_pool(address).reuse_delay,
                 Some((_, MappingIndex(index))) => {
-                    let ends = match self.fate_of_mapping(now, candidate, index, address) {
+                    let ends = match self.fate_of_mapping(now, candidate, index) {
                         Fate::Keep | Fate::Drain => return (Fate::Drain, seen),
                         Fate::DrainUntil(Reverse(ends)) => ends,
                         Fate::End => now,
