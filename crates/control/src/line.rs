@@ -3,6 +3,8 @@
 use std::io;
 use std::io::Read;
 use std::io::Write;
+use std::time::Duration;
+use std::time::Instant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -42,6 +44,8 @@ pub struct LineReader<R> {
     start: usize,
     /// Offset up to which there is no line end.
     scanned: usize,
+    /// See [`LineReader::return_within`].
+    patience: Option<Duration>,
 }
 
 /// Bytes to read at once.
@@ -50,7 +54,13 @@ const CHUNK_BYTES: usize = 16 * 1024;
 impl<R: Read> LineReader<R> {
     /// Reads lines of at most `limit` bytes from `stream`.
     pub fn new(stream: R, limit: usize) -> LineReader<R> {
-        LineReader { stream, limit, buffer: Vec::new(), start: 0, scanned: 0 }
+        LineReader { stream, limit, buffer: Vec::new(), start: 0, scanned: 0, patience: None }
+    }
+
+    /// Makes each call that waits for a line return `TimedOut` after `patience`, even while bytes
+    /// arrive. Without this, a peer that sends single bytes keeps the caller from its clock.
+    pub fn return_within(&mut self, patience: Duration) {
+        self.patience = Some(patience);
     }
 
     /// The underlying stream.
@@ -60,6 +70,11 @@ impl<R: Read> LineReader<R> {
 
     /// The next line without its end; None if the stream ended between lines.
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, LineError> {
+        self.next_line_since(Instant::now())
+    }
+
+    /// The next line, for a caller that waits since `asked`.
+    fn next_line_since(&mut self, asked: Instant) -> Result<Option<&[u8]>, LineError> {
         loop {
             let end = self.buffer.get(self.scanned..).and_then(|rest| rest.iter().position(|byte| *byte == b'\n'));
             if let Some(offset) = end {
@@ -75,6 +90,9 @@ impl<R: Read> LineReader<R> {
             self.scanned = self.buffer.len();
             if self.buffer.len() - self.start > self.limit {
                 return Err(LineError::TooLong { limit: self.limit });
+            }
+            if self.patience.is_some_and(|patience| asked.elapsed() >= patience) {
+                return Err(LineError::Io(io::ErrorKind::TimedOut.into()));
             }
             if self.read_chunk()? == 0 {
                 let between_lines = self.start == self.buffer.len();
@@ -105,8 +123,9 @@ impl<R: Read> LineReader<R> {
 
     /// The next line as a value; None if the stream has ended. Skips empty lines.
     pub fn next_value<T: DeserializeOwned>(&mut self) -> Result<Option<T>, LineError> {
+        let asked = Instant::now();
         loop {
-            let Some(line) = self.next_line()? else { return Ok(None) };
+            let Some(line) = self.next_line_since(asked)? else { return Ok(None) };
             if line.iter().all(u8::is_ascii_whitespace) {
                 continue;
             }

@@ -17,8 +17,8 @@ use crate::reply::End;
 use crate::reply::Reply;
 use crate::request::Request;
 
-/// The server closes the connection of a client without a request for this long, so that silent
-/// clients cannot take all places.
+/// The server closes the connection of a client without a whole request for this long, so that
+/// neither silent clients nor those that send single bytes can take all places.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// One client. `R` and `W` are the two halves of its stream (for a Unix stream: itself and its
@@ -49,6 +49,12 @@ impl<R: Read, W: Write> Connection<R, W> {
             greeted: false,
             actor: None,
         })
+    }
+
+    /// Makes [`Connection::next_request`] return `TimedOut` after `patience`, even while the bytes
+    /// of a request arrive one by one.
+    pub fn return_within(&mut self, patience: Duration) {
+        self.reader.return_within(patience);
     }
 
     /// The next request; None if the client has gone. Reads and checks the hello of the client

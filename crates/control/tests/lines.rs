@@ -5,6 +5,8 @@
 
 use std::io;
 use std::io::Read;
+use std::thread;
+use std::time::Duration;
 
 use control::Reply;
 use control::Request;
@@ -91,6 +93,30 @@ proptest! {
 fn a_line_without_end_stops_at_the_limit() {
     let mut reader = LineReader::new(io::repeat(b'x'), 100_000);
     assert!(matches!(reader.next_line(), Err(LineError::TooLong { limit: 100_000 })));
+}
+
+/// One byte, again and again, with a pause before each.
+struct Dripping(u8);
+
+impl Read for Dripping {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        thread::sleep(Duration::from_millis(1));
+        buffer[0] = self.0;
+        Ok(1)
+    }
+}
+
+#[test]
+fn a_client_that_sends_single_bytes_does_not_hold_the_server() {
+    for byte in [b' ', b'\n', b'{'] {
+        let mut connection = Connection::new(Dripping(byte), io::sink(), "0.1.0").unwrap();
+        connection.return_within(Duration::from_millis(20));
+        for _ in 0..3 {
+            let outcome = connection.next_request();
+            let is_timeout = matches!(&outcome, Err(LineError::Io(error)) if error.kind() == io::ErrorKind::TimedOut);
+            assert!(is_timeout, "{outcome:?}");
+        }
+    }
 }
 
 #[test]

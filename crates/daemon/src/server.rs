@@ -77,6 +77,8 @@ pub use ticker::Ticker;
 pub const CLIENTS_MAX: usize = 32;
 /// Time limit for a client to read its answer.
 const CLIENT_READS_WITHIN: Duration = Duration::from_secs(30);
+/// How often the thread of a client checks whether it must stop.
+const CLIENT_WAKES: Duration = Duration::from_millis(200);
 /// How often the listening thread checks whether it must stop.
 const STOP_WITHIN: Duration = Duration::from_millis(100);
 /// Pause after a connection could not be accepted, for example without file descriptors.
@@ -264,11 +266,11 @@ fn refuse(stream: &UnixStream, instance: &Instance, places: usize) {
 fn serve(stream: UnixStream, instance: &Instance, stop: &AtomicBool) -> Result<(), LineError> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(CLIENT_READS_WITHIN))?;
-    // Wakes up regularly to check whether the server must stop.
-    stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+    stream.set_read_timeout(Some(CLIENT_WAKES))?;
     let writer = stream.try_clone()?;
     let mut asker = Asker::of(&stream);
     let mut client = Connection::new(stream, writer, &instance.description.version)?;
+    client.return_within(CLIENT_WAKES);
     let outcome = converse(&mut client, instance, stop, &mut asker);
     record_left(instance, &asker.actor(client.actor()), asker.recorded);
     outcome

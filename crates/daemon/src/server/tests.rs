@@ -7,17 +7,22 @@ use core::net::SocketAddrV4;
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Read;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::path::PathBuf;
 use std::process::Command;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Instant;
@@ -724,6 +729,82 @@ fn a_silent_client_is_disconnected() {
     let ended = reader.join().expect("it reads").expect("the connection ends");
     assert!(ended - start >= SILENCE_MAX - Duration::from_millis(500), "not before its time");
     asking.request_one::<Status>(&Request::Status).expect("a client that asks is served");
+}
+
+/// Clients that send one byte ten times a second and never a whole request, until they are
+/// dropped.
+struct Dripping {
+    streams: Vec<UnixStream>,
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Dripping {
+    fn start(socket: &Path, count: usize) -> Dripping {
+        let hello = format!("{}\n", serde_json::to_string(&control::Hello::new("1.2.3")).expect("JSON"));
+        let streams: Vec<UnixStream> = (0..count).map(|_| UnixStream::connect(socket).expect("it connects")).collect();
+        // Before the hello, between requests, and inside a request.
+        let kinds = [("", " "), (hello.as_str(), "\n"), (hello.as_str(), "{")];
+        let mut senders = Vec::new();
+        for (stream, (first, byte)) in streams.iter().zip(kinds.iter().cycle()) {
+            let mut sender = stream.try_clone().expect("a second handle");
+            sender.write_all(first.as_bytes()).expect("the hello leaves");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+            senders.push((sender, byte.as_bytes()[0]));
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let drip = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                // A client that is disconnected sends no more.
+                senders.retain_mut(|(sender, byte)| sender.write_all(&[*byte]).is_ok());
+                thread::sleep(Duration::from_millis(100));
+            }
+        };
+        Dripping { streams, stop, thread: Some(thread::spawn(drip)) }
+    }
+
+    /// Waits until the server has disconnected all.
+    fn wait_for_end(&self) {
+        for mut stream in &self.streams {
+            // The end may arrive as a reset: bytes were not read.
+            if let Err(error) = stream.read_to_end(&mut Vec::new()) {
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+            }
+        }
+    }
+}
+
+impl Drop for Dripping {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map(thread::JoinHandle::join);
+    }
+}
+
+#[test]
+fn clients_that_send_single_bytes_are_disconnected() {
+    let running = Running::start("drip");
+    let start = Instant::now();
+    let dripping = Dripping::start(&running.directory.socket(), CLIENTS_MAX - 1);
+    dripping.wait_for_end();
+    let took = start.elapsed();
+    let limits = SILENCE_MAX - Duration::from_millis(500)..SILENCE_MAX + Duration::from_secs(5);
+    assert!(limits.contains(&took), "{took:?}");
+    running.client().request_one::<Status>(&Request::Status).expect("others are served");
+}
+
+#[test]
+fn the_server_stops_while_clients_send_single_bytes() {
+    let running = Running::start("drip-stop");
+    let Running { directory, _server: server, .. } = running;
+    let dripping = Dripping::start(&directory.socket(), CLIENTS_MAX - 1);
+    thread::sleep(Duration::from_secs(1));
+    let start = Instant::now();
+    drop(server);
+    dripping.wait_for_end();
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
 #[test]
