@@ -68,6 +68,24 @@ pub enum LabTransport {
     VhostUser,
 }
 
+/// How a device on the test hosts' virtual Ethernet pairs is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LabPairs {
+    /// Virtual Ethernet pairs, AF_XDP sockets
+    AfXdp,
+    /// Virtual Ethernet pairs, packet sockets
+    AfPacket,
+}
+
+impl From<LabPairs> for LabTransport {
+    fn from(pairs: LabPairs) -> LabTransport {
+        match pairs {
+            LabPairs::AfXdp => LabTransport::AfXdp,
+            LabPairs::AfPacket => LabTransport::AfPacket,
+        }
+    }
+}
+
 /// What the connections of a test are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LabProtocol {
@@ -424,8 +442,8 @@ pub struct LabProbe {
     pub only: Vec<LabProbePart>,
     /// How tester and device are connected; af-packet sockets reassemble fragments before the
     /// tester sees them
-    #[arg(long, value_enum, default_value_t = LabTransport::AfXdp)]
-    pub transport: LabTransport,
+    #[arg(long, value_enum, default_value_t = LabPairs::AfXdp)]
+    pub transport: LabPairs,
     /// Search for timers up to this time, seconds; all timers are searched at once
     #[arg(long, value_name = "S", default_value_t = 300.0, value_parser = seconds)]
     pub timer_max: f64,
@@ -493,9 +511,9 @@ pub struct LabSharing {
     /// Seconds without a packet after which the router may move a subscriber to another NAT
     #[arg(long, value_name = "S", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
     pub idle: u32,
-    /// Driver of the NATs' ports: af-xdp or af-packet
-    #[arg(long, value_enum, default_value_t = LabTransport::AfXdp)]
-    pub transport: LabTransport,
+    /// Driver of the NATs' ports
+    #[arg(long, value_enum, default_value_t = LabPairs::AfXdp)]
+    pub transport: LabPairs,
     /// Chooses the addresses of the subscribers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

@@ -67,6 +67,7 @@ pub use lab_arguments::LabFamily;
 pub use lab_arguments::LabFrames;
 pub use lab_arguments::LabJoin;
 pub use lab_arguments::LabLatency;
+pub use lab_arguments::LabPairs;
 pub use lab_arguments::LabPorts;
 pub use lab_arguments::LabProbe;
 pub use lab_arguments::LabProbePart;

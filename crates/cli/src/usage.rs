@@ -208,6 +208,14 @@ mod tests {
                 "bench stalls --event dump,pool_fall",
                 "error: --event: is not a valid value (pool_fall); did you mean `pool_full`?",
             ),
+            (
+                "lab probe --transport memif",
+                "error: --transport: is not a valid value (memif); use one of: af-xdp af-packet",
+            ),
+            (
+                "lab sharing --transport vhost-user",
+                "error: --transport: is not a valid value (vhost-user); use one of: af-xdp af-packet",
+            ),
             ("bench scaling --workers 1", "error: --workers: is too small (1); give 2 to 64"),
             ("bench engine --sessions 0", "error: --sessions: is too small (0); give 1 or more"),
             ("bench scaling --workers 65", "error: --workers: is too large (65); give 2 to 64"),

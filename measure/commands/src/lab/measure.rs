@@ -154,6 +154,7 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
         can_be_written(path)?;
     }
     // What a device cannot be is said before the tester is measured.
+    transport::check(options.dut, options.transport())?;
     let family = transport::family(options.family);
     match options.dut {
         LabDevice::Netfilter => check_family("netfilter", family).map_err(lab_error)?,
@@ -162,10 +163,6 @@ pub(super) fn test(command: &LabCommand, out: &mut dyn Write) -> Result<(), Fail
     }
     if options.dut == LabDevice::Vpp {
         VppPrograms::find().map_err(lab_error)?;
-        if options.transport() != LabTransport::Memif {
-            let transport = transport::driver(options.transport());
-            return Err(fault(format!("--transport: vpp is measured over memif only ({transport}); leave it out")));
-        }
     }
     let stop = stopper()?;
     let mut ceiling = ceiling::measured(command, options, &stop)?;
@@ -597,10 +594,7 @@ fn device_of(
         (LabDevice::Netfilter, Some(topology)) => {
             Ok(Box::new(Netfilter::new(topology, folder, needs).map_err(lab_error)?))
         }
-        (LabDevice::Netfilter, None) => {
-            let transport = transport::driver(options.transport());
-            Err(fault(format!("--transport: netfilter has no such ports ({transport}); use af-xdp or af-packet")))
-        }
+        (LabDevice::Netfilter, None) => Err(fault("netfilter: there are no test hosts; report this".to_owned())),
         (LabDevice::Vpp, _) => {
             let programs = VppPrograms::find().map_err(lab_error)?;
             Ok(Box::new(Vpp::new(programs, folder, needs, Arc::clone(stop)).map_err(lab_error)?))

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cli::Align;
+use cli::LabPairs;
 use cli::LabProbe;
 use cli::LabProbePart;
 use cli::LabProbed;
@@ -84,6 +85,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
     }
     let given = given_ports(options)?;
     let family = transport::family(options.family);
+    let transport: LabTransport = options.transport.into();
     let stop = super::measure::stopper()?;
     let topology = match (&given, Topology::standing()) {
         (Some(_), _) => None,
@@ -117,7 +119,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
     pin(cpus_of(options).0)?;
     let ports = match given {
         Some(given) => transport::towards_device(given, family)?,
-        None => transport::pairs(options.transport, family)?,
+        None => transport::pairs(transport, family)?,
     };
     let mut tester = Tester::new(ports, ends());
     tester.stop_on(Arc::clone(&stop));
@@ -151,7 +153,7 @@ pub(super) fn run(options: &LabProbe, out: &mut dyn Write) -> Result<(), Failure
         "schema": lab::result::SCHEMA,
         "test": "probe",
         "dut": name,
-        "transport": transport::named(options.transport, [&options.inside, &options.outside]),
+        "transport": transport::named(transport, [&options.inside, &options.outside]),
         "parameters": probe_options,
         "seed": probe_options.seed,
         "site": site(),
@@ -180,7 +182,7 @@ fn given_ports(options: &LabProbe) -> Result<Option<[String; 2]>, Failure> {
     match (&options.inside, &options.outside) {
         (None, None) => Ok(None),
         (Some(inside), Some(outside)) if options.dut == LabProbed::External => {
-            Ok(Some(transport::of_names(options.transport, [inside, outside])))
+            Ok(Some(transport::of_names(options.transport.into(), [inside, outside])))
         }
         (Some(_), Some(_)) => {
             Err(fault("--inside, --outside: are for a device that is not the lab's own; add --dut external".to_owned()))
@@ -210,7 +212,7 @@ fn probe_options(options: &LabProbe) -> ProbeOptions {
         // The driver's sockets are a fan-out group that joins fragments, so that all of a datagram
         // goes to the same.
         family: transport::family(options.family),
-        arrive_whole: options.transport == LabTransport::AfPacket,
+        arrive_whole: options.transport == LabPairs::AfPacket,
     }
 }
 
@@ -281,8 +283,8 @@ fn device_of(
         LabProbed::Natrix => {
             let binary = env::current_exe()
                 .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?;
-            let natrix =
-                Natrix::new(&binary, Some(topology), transport::pairs_of_device(options.transport), &folder.0, needs);
+            let drivers = transport::pairs_of_device(options.transport.into());
+            let natrix = Natrix::new(&binary, Some(topology), drivers, &folder.0, needs);
             Some(Box::new(natrix.with_timers(timers).with_sleep().with_stop(Arc::clone(stop))))
         }
         LabProbed::Netfilter => {

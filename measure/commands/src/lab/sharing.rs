@@ -27,16 +27,13 @@ use crate::failure::Failure;
 /// Runs the command.
 pub(super) fn run(options: &LabSharing, out: &mut dyn Write) -> Result<(), Failure> {
     let (started_unix, started) = (unix_now(), Instant::now());
-    if transport::is_shared_memory(options.transport) {
-        return Err(fault("--transport: the NATs are on links of the kernel; use af-xdp or af-packet".to_owned()));
-    }
     let stop = stopper()?;
     let process = std::process::id();
     let folder = topology::run_folder(process);
     fs::create_dir_all(&folder)
         .map_err(|error| fault(format!("folder {}: {error}; set TMPDIR to another", folder.display())))?;
     let folder = Folder(folder);
-    let driver = transport::driver(options.transport);
+    let driver = transport::driver(options.transport.into());
     let sharing_options = SharingOptions {
         binary: env::current_exe()
             .map_err(|error| fault(format!("natrix: its own file is not known ({error}); start it by its path")))?,

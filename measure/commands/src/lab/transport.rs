@@ -172,14 +172,22 @@ pub(super) fn towards_device(devices: [String; 2], family: Family) -> Result<Por
     Ok(CustomerEdge::new(start(devices, family)?, family, Edges::Inside))
 }
 
+/// Refuses a transport that the device does not have.
+pub(super) fn check(dut: LabDevice, transport: LabTransport) -> Result<(), Failure> {
+    let name = driver(transport);
+    match dut {
+        LabDevice::Netfilter if is_shared_memory(transport) => {
+            Err(fault(format!("--transport: netfilter has no such ports ({name}); use af-xdp or af-packet")))
+        }
+        LabDevice::Vpp if transport != LabTransport::Memif => {
+            Err(fault(format!("--transport: vpp is measured over memif only ({name}); leave it out")))
+        }
+        LabDevice::Natrix | LabDevice::Netfilter | LabDevice::Vpp | LabDevice::External => Ok(()),
+    }
+}
+
 /// Starts the tester's ports on the test hosts' pairs.
 pub(super) fn pairs(transport: LabTransport, family: Family) -> Result<Ports, Failure> {
-    if is_shared_memory(transport) {
-        let driver = driver(transport);
-        return Err(fault(format!(
-            "--transport: the test hosts have virtual Ethernet pairs only ({driver}); use af-xdp or af-packet"
-        )));
-    }
     let driver = driver(transport);
     let sides = [(0, topology::INSIDE), (1, topology::OUTSIDE)];
     towards_device(sides.map(|(number, side)| format!("{driver}{number},iface={side}")), family)
@@ -229,7 +237,19 @@ pub(super) fn start(devices: [String; 2], family: Family) -> Result<DpdkIo, Fail
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum;
+
     use super::*;
+
+    #[test]
+    fn each_device_has_the_transports_it_can_use() {
+        let all = LabTransport::value_variants();
+        let fit = |dut| all.iter().filter(|transport| check(dut, **transport).is_ok()).count();
+        assert_eq!([LabDevice::Natrix, LabDevice::External].map(fit), [all.len(); 2]);
+        assert_eq!([LabDevice::Netfilter, LabDevice::Vpp].map(fit), [2, 1]);
+        let refused = check(LabDevice::Netfilter, LabTransport::Memif).unwrap_err().to_string();
+        assert_eq!(refused, "--transport: netfilter has no such ports (net_memif); use af-xdp or af-packet");
+    }
 
     #[test]
     fn the_driver_is_read_from_what_a_port_is_named() {
