@@ -333,7 +333,7 @@ fn softwire_end((b4, inner): (Ipv6Addr, Ipv4Addr), end: &End, vrf: &str, draft: 
         return;
     }
     if inner == AFTR_INSIDE {
-        let problem = "is the address of the AFTR inside its softwires (RFC 6333 section 5.7)";
+        let problem = "is the address of the AFTR inside its softwires, by RFC 6333 section 5.7";
         report.fault(&end.place, problem, inner.to_string(), "write the address of a host behind the B4");
         return;
     }

@@ -171,7 +171,7 @@ fn links(interfaces: &[InterfaceDraft], report: &mut Report) -> Links {
             let inherited =
                 || Place { path: format!("{}.mtu", interface.place.path).into(), ..interface.place.clone() };
             let place = interface.mtu.as_ref().map_or_else(inherited, |own| own.place.clone());
-            let problem = format!("is less than the {IPV6_MTU_MIN} bytes that IPv6 needs (RFC 8200 section 5)");
+            let problem = format!("is less than the {IPV6_MTU_MIN} bytes that RFC 8200 section 5 requires for IPv6");
             let remedy = format!("write {IPV6_MTU_MIN} or more, or remove the IPv6 addresses of the interface");
             report.fault(&place, problem, mtu.to_string(), remedy);
         }

@@ -154,7 +154,7 @@ fn findings(pool: &Pool, reservation: &Reservation, forwarded: &Forwarded, open:
         ),
         Allocation::Ports if pool.port_min < 1_024 => fault(
             format!(
-                "cannot be kept in {of_pool}: its ports below 1024 are only for internal ports below 1024 (RFC 4787 REQ-3a)"
+                "cannot be kept in {of_pool}: by RFC 4787 REQ-3a its ports below 1024 are only for internal ports below 1024"
             ),
             format!("ports = \"{}-{}\"", pool.port_min, pool.port_max),
             format!("write ports = \"1024-{}\" in pool \"{name}\"", pool.port_max.max(1_024)),
@@ -301,7 +301,8 @@ impl SinglePorts {
             format!("on {scarcest}, beside its forwards")
         };
         let problem = format!(
-            "guarantees more {protocol} ports to {} than {of_pool} has: {} of {there} {on}",
+            "guarantees more {} ports to {} than {of_pool} has: {} of {there} {on}",
+            protocol.name().to_uppercase(),
             many(subscribers, "subscriber"),
             self.wanted()
         );

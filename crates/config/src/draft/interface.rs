@@ -260,7 +260,7 @@ pub(crate) fn not_a_host6(address: Ipv6Addr) -> Option<&'static str> {
     match address {
         Ipv6Addr::UNSPECIFIED => Some("the unspecified address"),
         Ipv6Addr::LOCALHOST => Some("the loopback address"),
-        _ if address.is_multicast() => Some("in ff00::/8 (multicast)"),
+        _ if address.is_multicast() => Some("a multicast address in ff00::/8"),
         _ if address.is_unicast_link_local() => Some("in fe80::/10 (link-local), where Natrix has one of its own"),
         _ if matches!(address.to_bits() >> 32, 0 | 0xffff) => Some("an IPv4 address inside IPv6"),
         _ => None,

@@ -63,7 +63,7 @@ pub(super) fn check(rules: &[Rule], sources: &Sources<'_>, draft: &Draft, report
                     let pool = quoted(found.pool.label());
                     format!(
                         "makes flows, which share ports, and the formula of pool {pool} gives each port to one subscriber: packets of \
-                         inside {} that it matches are refused (ports_exhausted)",
+                         inside {} that it matches are refused as ports_exhausted",
                         found.source
                     )
                 });
