@@ -59,7 +59,7 @@ pub(crate) fn read(object: &str, text: &str) -> Result<Time, Fault> {
     parse_at(text, &Zoned::now()).map_err(|problem| {
         let remedy = "use 2026-11-21T19:30:00Z, an offset such as +01:00, 2026-11-21 19:30:00 for this machine's zone, \
                       or \"2 min ago\"";
-        Fault::new(object, problem, remedy).seen(text)
+        Fault::new(object, problem, remedy).seen(format!("\"{text}\""))
     })
 }
 

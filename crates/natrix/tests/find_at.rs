@@ -397,7 +397,7 @@ fn a_wrong_time_and_a_missing_log_are_errors() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         text(&output.stderr),
-        "error: --at: not a time (yesterday); use 2026-11-21T19:30:00Z, an offset such as +01:00, 2026-11-21 19:30:00 for this machine's zone, or \"2 min ago\"\n"
+        "error: --at: not a time (\"yesterday\"); use 2026-11-21T19:30:00Z, an offset such as +01:00, 2026-11-21 19:30:00 for this machine's zone, or \"2 min ago\"\n"
     );
     let output = natrix(&["find", "203.0.113.1:1", "--at", "2026-11-21T19:30:00Z", "--log", "/nonexistent/e.json"]);
     assert_eq!(output.status.code(), Some(1));
@@ -665,8 +665,8 @@ fn of_two_holders_in_one_millisecond_neither_is_proved() {
 fn a_date_alone_is_refused() {
     let log = Log::new("date");
     for (at, problem) in [
-        ("2026-11-21", "a date without a time of day (2026-11-21)"),
-        ("2026-11-21 19:30", "a time without seconds (2026-11-21 19:30)"),
+        ("2026-11-21", "a date without a time of day (\"2026-11-21\")"),
+        ("2026-11-21 19:30", "a time without seconds (\"2026-11-21 19:30\")"),
     ] {
         let output = log.find("203.0.113.1:15007", at, &[]);
         assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
