@@ -620,7 +620,7 @@ fn failed(fault: &Fault) -> String {
 }
 
 /// What was changed: where it came from, the number of the change, and the objects that differ, as
-/// many as a record has room for.
+/// many as a record has room for. Those with values are last, so that long values hide no names.
 fn change_subject(what: &str, replies: &[Reply]) -> String {
     let mut parts: Vec<String> = Vec::new();
     parts.extend((!what.is_empty()).then(|| what.to_owned()));
@@ -629,28 +629,30 @@ fn change_subject(what: &str, replies: &[Reply]) -> String {
         Reply::Reloaded(done) => Some(format!("change {}", done.generation)),
         _ => None,
     }));
-    let objects = replies.iter().filter_map(|reply| match reply {
-        Reply::Change(change) => Some(change.object.as_str()),
-        _ => None,
-    });
-    let objects: Vec<&str> = objects.collect();
+    let changes = || {
+        replies.iter().filter_map(|reply| match reply {
+            Reply::Change(change) => Some(change),
+            _ => None,
+        })
+    };
+    let names = changes().filter(|change| !may_be_of_one(change)).map(|change| change.object.clone());
+    let value = |value: &Option<String>| value.as_deref().unwrap_or("none").to_owned();
+    let valued = changes().filter(|change| may_be_of_one(change));
+    let valued =
+        valued.map(|change| format!("{} ({} -> {})", change.object, value(&change.before), value(&change.after)));
+    let objects: Vec<String> = names.chain(valued).collect();
     parts.extend((!objects.is_empty()).then(|| objects.join(", ")));
-    parts.extend(replies.iter().filter_map(|reply| match reply {
-        Reply::Change(change) => whose(change),
-        _ => None,
-    }));
     parts.join(": ")
 }
 
-/// The values of a change in what may be about one subscriber, whose counters its author can read.
-fn whose(change: &control::Change) -> Option<String> {
+/// True for a change of what may be about one subscriber, whose counters the author of the change
+/// can then read: the record has its values.
+fn may_be_of_one(change: &control::Change) -> bool {
     let object = change.object.as_str();
     let is_pool = object.starts_with("pool \"") && object.ends_with('"');
     let is_wanted =
         ["rule", "filter"].contains(&object) || object.starts_with("forward") || object.ends_with(".subscribers");
-    let value = |value: &Option<String>| value.as_deref().unwrap_or("none").to_owned();
-    let values = || format!("{}: {} -> {}", change.object, value(&change.before), value(&change.after));
-    (is_pool || is_wanted).then(values)
+    is_pool || is_wanted
 }
 
 /// Records what came of a change.

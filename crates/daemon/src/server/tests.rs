@@ -1138,9 +1138,12 @@ fn the_record_of_a_change_names_subscribers_prefixes() {
         change("filter", "1 filter; first difference at filter[0]; added: 100.64.0.7/32"),
         change("pool \"one\"", "1 address for 100.64.0.9/32"),
         change("pool \"a\".addresses", "20 addresses"),
+        change("forward tcp 203.0.113.1:443", "to 100.64.0.80:443"),
     ];
-    let wanted = "a text: timeouts.icmp, filter, pool \"one\", pool \"a\".addresses: filter: none -> 1 filter; \
-                  first difference at filter[0]; added: 100.64.0.7/32: pool \"one\": none -> 1 address for 100.64.0.9/32";
+    // Each object once.
+    let wanted = "a text: timeouts.icmp, pool \"a\".addresses, filter (none -> 1 filter; first difference at filter[0]; \
+                  added: 100.64.0.7/32), pool \"one\" (none -> 1 address for 100.64.0.9/32), \
+                  forward tcp 203.0.113.1:443 (none -> to 100.64.0.80:443)";
     assert_eq!(change_subject("a text", &replies), wanted);
 
     let same = control::Reloaded {
