@@ -123,13 +123,21 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
         direction: if side == Side::Inside { Direction::Outbound } else { Direction::Inbound },
         verdict: verdict.name().to_owned(),
         kind: convert::verdict_kind(verdict.kind()),
-        description: verdict.description().to_owned(),
+        description: description(verdict).to_owned(),
         translated_source: source_after.map(|source| names.source(source, destination_after)),
         translated_destination: destination_after.map(|destination| names.socket(destination)),
         worker: worker.0,
         steps,
         state_changed: false,
     })
+}
+
+/// The verdict in words, in the present tense: the packet was not sent.
+fn description(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::NeighbourUnresolved => "The next hop does not answer (ARP or Neighbor Discovery).",
+        verdict => verdict.description(),
+    }
 }
 
 /// Adds the routes of IPv6 to the steps of a packet to an IPv6 host, which the engine leaves to the
@@ -697,6 +705,13 @@ mod tests {
 
     use super::*;
     use crate::worker::tests::settings;
+
+    #[test]
+    fn why_says_that_the_next_hop_does_not_answer() {
+        let now = "The next hop does not answer (ARP or Neighbor Discovery).";
+        assert_eq!(description(Verdict::NeighbourUnresolved), now);
+        assert_eq!(description(Verdict::NoRoute), Verdict::NoRoute.description());
+    }
 
     #[test]
     fn the_mtu_towards_ipv6_hosts_is_that_of_ipv6() {
