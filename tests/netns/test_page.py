@@ -387,7 +387,7 @@ def the_page_goes_on_after_a_restart_of_the_api_and_a_refusal(n):
 
 
 @test("page")
-def so_many_pages_fit_the_connections_of_one_place(n):
+def the_manual_has_the_number_of_pages_of_one_address(n):
     most = see(n, "connections")["most"]
     manual, source = (Path(__file__).parents[2] / path for path in ("docs/api.md", "crates/api/src/connections.rs"))
     of_one = int(re.search(r"CONNECTIONS_OF_ONE_MAX: usize = (\d+);", source.read_text())[1])

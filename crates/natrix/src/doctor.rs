@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_machine_learns_what_it_lacks() {
+    fn doctor_reports_what_an_unprepared_machine_lacks() {
         let tree = Tree::new("empty", &[("proc/self/limits", "Max locked memory         65536   65536  bytes")]);
         let found = examine(&tree.files(), None, &NONE);
         let locked = |limit: &str| {

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_in_wholes_has_whole_numbers() {
+    fn an_axis_of_whole_numbers_has_no_fractions() {
         assert_eq!(linear(&(0.0..1.08), true), [0.0, 1.0]);
         assert_eq!(linear(&(0.0..3.24), true), [0.0, 1.0, 2.0, 3.0]);
         assert_eq!(linear(&(0.0..8.64), true), [0.0, 2.0, 4.0, 6.0, 8.0]);

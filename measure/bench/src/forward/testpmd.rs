@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_rates_are_read() {
+    fn the_transmit_rate_of_testpmd_is_read() {
         assert_eq!(sent_a_second("  Tx-pps:     33936633          Tx-bps:            0"), Some(33_936_633.0));
         assert_eq!(sent_a_second("  Rx-pps:     33936633          Rx-bps:            0"), None);
     }
