@@ -63,18 +63,20 @@ impl Certificates {
         Ok(Certificates { files, current: Mutex::new(current) })
     }
 
-    /// That of the files as they are now, or were some seconds ago.
+    /// The acceptor for new connections. It has the certificate that was in the files at the last
+    /// look, at most [`LOOKS_EVERY`] ago.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         self.current(LOOKS_EVERY).acceptor.clone()
     }
 
-    /// How it is with the files as they are now, or were some seconds ago.
+    /// When the certificate in use expires, and how often its files could not be loaded.
     pub(crate) fn state(&self) -> CertificateState {
         let current = self.current(LOOKS_EVERY);
         CertificateState { expires_s: current.expires_s, failing: current.failing, failures: current.failures }
     }
 
-    /// Loads the files again if they have changed, and if the last look is as long ago.
+    /// The current certificate. Looks at the files if the last look was at least `looks_every` ago,
+    /// and loads them if they have changed.
     fn current(&self, looks_every: Duration) -> MutexGuard<'_, Current> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if current.looked.elapsed() < looks_every {

@@ -26,8 +26,8 @@ const GET_FEATURES: u8 = 11;
 const FEATURES_HEADER: u16 = 1;
 const HEADER_DEVICE: u16 = 2;
 const FEATURES_ACTIVE: u16 = 4;
-/// Of a set of bits: that all bits listed are set; the bits, and of each its name and whether it is
-/// set.
+/// Attributes of a bit set. With `NO_MASK` it lists the bits that are set; otherwise `BIT_VALUE`
+/// says which bits of the list are set.
 const NO_MASK: u16 = 1;
 const BITS: u16 = 3;
 const BIT: u16 = 1;

@@ -53,13 +53,13 @@ pub struct Item<'a> {
 }
 
 impl Item<'_> {
-    /// The name of its realm; empty if it is not known.
+    /// The name of the realm; empty if it is not known.
     pub(crate) fn realm_name(&self) -> &str {
         self.names.realms.get(usize::from(self.event.realm.0)).map_or("", String::as_str)
     }
 
-    /// The number of the pool that it is about. Records of mappings have none, but their external
-    /// address is of one pool only; of an address that no pool has any longer none is known.
+    /// The number of the pool. Records of mappings have none; their external address gives it,
+    /// because it belongs to one pool only. [`PoolName::NONE`] if no pool has the address any more.
     pub(crate) fn pool_number(&self) -> u16 {
         let addresses = &self.names.addresses;
         if !self.event.kind.is_allocation() || addresses.ranges().is_empty() {

@@ -109,7 +109,8 @@ pub(crate) fn merge(path: &Path, segments: &mut [SegmentFile], is_ending: &Atomi
     writer.finish(&frames)
 }
 
-/// Writes rows of one table; of several about one interval the one that knows most about its end.
+/// Writes the rows of one table. Several segments can have a row for the same interval: a row with
+/// a known end replaces an open one, and a later end an earlier one.
 fn write(writer: &mut SegmentWriter, rows: &Sorted<'_>) -> Result<(), StoreError> {
     let is_same = |one: &Row, next: &Row| one.endpoint() == next.endpoint() && one.order() == next.order();
     let known = |row: &Row| (row.until != End::Open, row.end);

@@ -115,7 +115,7 @@ fn heard_twice(files: &Files, check: &str, (device, own): (&str, Vec<IpAddr>), i
             (format!("{device} has the address {first}"), format!("ip address flush dev {device}; or use net_af_xdp"))
         }
         (None, others) => {
-            let remedy = "use a device that nothing else stands on; or use net_af_xdp".to_owned();
+            let remedy = "use a device that no other device uses; or use net_af_xdp".to_owned();
             (format!("{device} is below {}", others.join(", ")), remedy)
         }
     };
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!(found(&config, &[], &[], false), []);
         assert_eq!(found(&config, &[("sys/class/net/nx-in/uevent", "IFINDEX=4\n")], &[], true), taken);
         let tap = [("sys/class/net/nx-in/tun_flags", "0x1002")];
-        assert_eq!(found(&config, &tap, &[], false)[0].0, Level::Warning, "perhaps a TAP of somebody else");
+        assert_eq!(found(&config, &tap, &[], false)[0].0, Level::Warning, "possibly another program's TAP");
         assert_eq!(found(&config, &tap, &[], true), [(Level::Ok, "is there".to_owned())]);
     }
 

@@ -77,7 +77,7 @@ fn method(test: &str) -> &'static str {
             "Frames from one port of the tester to the other with nothing between them; the rate is halved towards the highest that it keeps."
         }
         "probe" => {
-            "Hosts on both sides send packets and look at what comes out: nothing is known of the device. What was seen stands beside what the RFCs ask."
+            "Hosts on both sides send packets and look at what comes out: nothing is known of the device. Observations are shown next to the requirements of the RFCs."
         }
         _ => "",
     }
