@@ -203,7 +203,7 @@ pub(crate) fn dpdk(draft: &DpdkDraft, ports: &[Port], workers: usize, report: &m
     let buffers = match &draft.buffers {
         Some(written) => {
             if written.value < least {
-                let (ports, workers) = (many(ports.len() as u64, "port"), many(workers as u64, "worker"));
+                let (ports, workers) = (many(ports.len() as u64, "port"), many(workers, "worker"));
                 let problem = format!("are too few to fill the rings of {ports} and {workers}");
                 let remedy = format!("write {least} or more, {usual} for room in bursts");
                 report.fault(&written.place, problem, written.value.to_string(), remedy);
