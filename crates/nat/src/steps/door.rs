@@ -16,6 +16,7 @@
 use crate::external::load_balancing::Aim;
 use crate::external::load_balancing::Group;
 use crate::external::load_balancing::Stop;
+use crate::external::load_balancing::TargetGeneration;
 use crate::external::static_mapping::Inside;
 use crate::headers::icmp_quote::Quote;
 use crate::headers::parse::Class;
@@ -173,11 +174,21 @@ impl View<'_> {
         let worker_of = |address| self.snapshot.worker_of_subscriber(address);
         match group.next_stop(to.key.external.1, to.key.remote_outside, to.turn, &self.worker, worker_of) {
             Stop::Next(worker, turn) => Door::Elsewhere { worker, turn },
-            // Workers with the previous settings would not find the session.
-            Stop::Here(_) if group.is_new && !self.snapshot.is_settled() => Door::Nothing,
+            Stop::Here(_) if !self.may_lead(group) => Door::Nothing,
             Stop::Here(aim) => Door::Target(aim),
             Stop::Nowhere => Door::Nothing,
         }
+    }
+
+    /// Not yet if workers with the previous settings would not find the session.
+    fn may_lead(&self, group: &Group) -> bool {
+        !group.is_new || self.snapshot.is_settled()
+    }
+
+    /// The targets of new sessions, whatever the sender's port.
+    pub(crate) fn new_targets(&self, external: (u32, u16), protocol: Protocol) -> Option<&TargetGeneration> {
+        let group = self.snapshot.balance.find(external.0, protocol, external.1);
+        group.filter(|group| self.may_lead(group)).and_then(Group::current)
     }
 
     pub(crate) fn worker_behind(&self, door: &Door) -> WorkerId {

@@ -378,6 +378,19 @@ impl<'a> View<'a> {
         Ok(Act::Enter { mapping: index, session: Some(session), hop })
     }
 
+    /// Through the session that the first half of a hairpin makes with the sender's own endpoint.
+    /// As [`View::enter_mapping`] once it exists.
+    pub(crate) fn enter_by_session<T: Report>(
+        &self,
+        parsed: &Parsed,
+        key: &InternalKey,
+        remote: (u32, u16),
+        report: &mut T,
+    ) -> Result<NextHop, Verdict> {
+        self.judge(false, RuleKey::of_flow(key, remote), false, report).check()?;
+        self.way(Facing::inside(key.realm), key.address, parsed, report).map_err(|no_way| no_way.verdict)
+    }
+
     #[cold]
     fn admit_without_session<T: Report>(
         &self,

@@ -253,6 +253,26 @@ fn icmp_errors_stay_in_their_vrf_without_vrf_hairpins() {
     }
 }
 
+/// Without room for a session, a packet to its own endpoint needs the filtering to let it in.
+#[test]
+fn an_orphaned_mapping_admits_itself_only_by_a_session() {
+    let external = at(POOL[1], 81);
+    let udp = |from, to| build::udp(from, to).payload_length(8).build();
+    let without = settings().filtering(Filtering::EndpointIndependent).limits(|limits| limits.extra_sessions_max = 4);
+    let mut with = without.clone();
+    with.forwards = vec![to_one(0, Protocol::Udp, external, 1)];
+    for mut bed in beds(&with) {
+        let inside = at(host(0, 1), 8_080);
+        assert_eq!(check(&mut bed, OUTSIDE, &udp(at(E1, 53), external)).verdict, Verdict::Inbound);
+        for port in 54..64 {
+            assert_eq!(check(&mut bed, INSIDE, &udp(inside, at(E1, port))).verdict, Verdict::Outbound);
+        }
+        assert_eq!(check(&mut bed, INSIDE, &udp(inside, external)).verdict, Verdict::Hairpin);
+        bed.reload(without.clone());
+        assert_eq!(check(&mut bed, INSIDE, &udp(inside, external)).verdict, Verdict::Filtered);
+    }
+}
+
 /// A packet that answers this one.
 fn answer_to(packet: &[u8]) -> Vec<u8> {
     build::udp(destination(packet), source(packet)).payload_length(8).build()

@@ -1,12 +1,10 @@
 //! What follows on the decisions about a packet.
 
 use crate::external::load_balancing::Aim;
-use crate::external::load_balancing::Group;
 use crate::external::static_mapping::Inside;
 use crate::headers::icmp_quote;
 use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
-use crate::policy::rules::RuleKey;
 use crate::random::Random;
 use crate::shard::packet::inbound::Via;
 use crate::shard::show::why::Account;
@@ -40,7 +38,6 @@ use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::Endpoint;
-use crate::types::Facing;
 use crate::types::MappingIndex;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
@@ -251,6 +248,8 @@ impl View<'_> {
         account: &mut Account,
     ) -> Verdict {
         let mut destination = Endpoint::new(parsed.destination.into(), parsed.destination_port);
+        // Otherwise the second half finds all that it asks for.
+        let opens = opens.filter(|_| !matches!(departure, Ok(Departure::Leave(_))));
         let (source, way) = match departure {
             Ok(Departure::Leave(Leaves::ByDependent { index, way })) => {
                 let flow = self.state.flows.get(index);
@@ -306,15 +305,15 @@ impl View<'_> {
             None => account.source_after == Some(packet.destination()),
         };
         if !is_balanced && is_to_itself {
-            // To its own external endpoint, perhaps by the forward that it activates: its session
-            // lets it in, unless a filter refuses it.
-            let judged = self.judge(false, RuleKey::of_flow(key, packet.remote()), false, account);
-            if let Err(verdict) = judged.check() {
-                return verdict;
-            }
-            account.destination_after = Some(Endpoint::new(key.address.into(), key.port));
-            let way = self.way(Facing::inside(account.realm), key.address, parsed, account);
-            return way.map_or_else(|no_way| no_way.verdict, |_| Verdict::Hairpin);
+            // To its own external endpoint, perhaps by the forward that it activates.
+            let entered = self.enter_by_session(parsed, key, packet.remote(), account);
+            return entered.map_or_else(
+                |verdict| verdict,
+                |_| {
+                    account.destination_after = Some(Endpoint::new(key.address.into(), key.port));
+                    Verdict::Hairpin
+                },
+            );
         }
         // A new mapping's port is unknown, its address only known without a choice.
         let translated = match account.source_after {
@@ -335,8 +334,7 @@ impl View<'_> {
     fn explain_any_target(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {
         let parsed = packet.parsed;
         let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
-        let group = self.snapshot.balance.find(parsed.destination, protocol, parsed.destination_port);
-        let generation = group.and_then(Group::current);
+        let generation = self.new_targets((parsed.destination, parsed.destination_port), protocol);
         let (length, realm) = (account.steps.len(), account.realm);
         let mut said: Option<Verdict> = None;
         let mut agree = true;
