@@ -102,7 +102,7 @@ pub enum Question {
         /// The packet.
         packet: Vec<u8>,
         /// Out: the explanation.
-        explanation: Option<Explanation>,
+        explanation: Option<Box<Explanation>>,
     },
     /// Take the addresses of settings that other workers may use soon.
     Expect(Box<Expectation>),
@@ -333,13 +333,13 @@ impl<I: Io> Worker<I> {
                 Question::Holder { external, protocol, mapping }
             }
             Question::Explain { from, onward, packet, .. } => {
-                let explanation = Some(match onward {
+                let explanation = match onward {
                     None => {
                         self.explain_as_host(from, &packet).unwrap_or_else(|| self.shard.explain(now, from, &packet))
                     }
                     Some(onward) => self.shard.explain_onward(now, onward, &packet),
-                });
-                Question::Explain { from, onward, packet, explanation }
+                };
+                Question::Explain { from, onward, packet, explanation: Some(Box::new(explanation)) }
             }
             Question::Expect(mut expectation) => {
                 self.expect(&mut expectation);

@@ -77,7 +77,7 @@ pub(crate) fn why(instance: &Instance, why: &Why) -> Result<WhyAnswer, Fault> {
     let (worker, explanation) = shared.explain(from, &packet, |worker, onward| {
         let question = Question::Explain { from, onward, packet: packet.clone(), explanation: None };
         match instance.ask(worker.index(), question)? {
-            Question::Explain { explanation: Some(explanation), .. } => Ok(explanation),
+            Question::Explain { explanation: Some(explanation), .. } => Ok(*explanation),
             _ => Err(mismatch(worker.index())),
         }
     })?;

@@ -71,7 +71,7 @@ pub(crate) enum Course {
 }
 
 impl Onward {
-    /// The explanation so far says nothing that counts: the sender's worker begins again.
+    /// The sender's worker begins again: the explanation so far does not count.
     pub(crate) fn begins_again(&self) -> bool {
         matches!(self.course, Course::Leave(_))
     }

@@ -71,8 +71,8 @@ impl<'a> View<'a> {
         (is_here && !self.state.is_alive(mapping.0, now)).then_some(mapping.0)
     }
 
-    /// Another worker whose mapping has the port of this endpoint's static mapping. Only that worker
-    /// knows whether it has expired.
+    /// Another worker whose mapping has the port of this endpoint's static mapping. Only that
+    /// worker knows whether it has expired.
     pub(crate) fn port_is_elsewhere(&self, key: &InternalKey) -> Option<(WorkerId, Endpoint)> {
         let (external, _) = self.static_mapping_of(key)?;
         let address = self.snapshot.address_index(external.address)?;
