@@ -333,8 +333,12 @@ impl Ledger {
         let Some(compiled) = self.view().pool_of_mapping(index) else { return };
         let (by, remote) = (hashed_by(compiled, protocol), session.remote);
         let found = self.state.find_session(index, remote.address.to_bits(), remote.port, by, now);
-        if let Some(SessionRef::Extra(slot)) = found {
-            self.end_extra_session(now, slot);
+        match found {
+            Some(SessionRef::Extra(slot)) => self.end_extra_session(now, slot),
+            // Instances may keep different sessions in the mapping's record. Its own end is
+            // reported by itself.
+            Some(SessionRef::Inline) => self.state.mappings.get_mut(index).shorten_session(now),
+            Some(SessionRef::Flow(_)) | None => {}
         }
     }
 

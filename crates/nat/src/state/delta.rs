@@ -45,6 +45,8 @@ pub struct DeltaSession {
     pub state: TcpState,
     /// Remaining time without packets.
     pub left: Duration,
+    /// Empty in the report of a new session, which precedes what its first packet notes. A walk
+    /// carries it.
     pub(crate) tracker: SequenceTracker,
 }
 
