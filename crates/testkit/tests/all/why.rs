@@ -800,7 +800,8 @@ fn ask_and_send(seed: u64, is_unswept: bool) {
     let workers = [1, 1, 2, 4][random.random_range(0..4)];
     let mut bed = Bed::new(settings).workers(workers).seed(seed).steering(Steering::Random);
     let mut externals = vec![at(POOL[1], 80), at(POOL[1], 81), at(POOL[1], 82), at(POOL[1], 10_001)];
-    let (mut heard, mut left): (Vec<(InterfaceId, Vec<u8>)>, Vec<Vec<u8>>) = (Vec::new(), Vec::new());
+    let mut heard: Vec<(InterfaceId, Vec<u8>)> = Vec::new();
+    let mut left: Vec<Vec<u8>> = Vec::new();
     if bed.settings().pools.iter().any(|pool| pool.one_to_one) {
         externals.extend((204..208).map(|last| at(Ipv4Addr::new(203, 0, 113, last), 5_000)));
     }

@@ -133,7 +133,7 @@ impl View<'_> {
                 account.step(|| Step::SessionWouldBeCreated);
                 Endpoint::new(aim.address.into(), aim.port)
             }
-            // What has no ports keeps its endpoints, too.
+            // Untranslated: it keeps its endpoints. What has no ports has none to show.
             Act::Pass { .. } if parsed.protocol().is_some() => packet.external(),
             Act::Vacate { expired, .. } if !self.may_end(expired) => return Verdict::LogFull,
             Act::HandOff { .. } | Act::Vacate { .. } => {
