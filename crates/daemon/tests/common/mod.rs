@@ -1,5 +1,7 @@
 //! A small configuration for tests of whole instances.
 
+#![allow(clippy::expect_used, reason = "helpers of tests")]
+
 use core::net::Ipv4Addr;
 use std::path::Path;
 
