@@ -64,7 +64,7 @@ impl<'a> View<'a> {
         Expired { own, at_port, is_vacated: false }
     }
 
-    /// This worker's expired mapping that still has the port.
+    /// The expired mapping on this worker that still holds the port.
     pub(crate) fn expired_at(&self, now: Instant, address: AddressIndex, protocol: Protocol, port: u16) -> Option<u32> {
         let (worker, mapping) = self.snapshot.owner(address, protocol, port)?;
         let is_here = worker == self.worker && !mapping.is_shared();

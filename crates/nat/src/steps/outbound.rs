@@ -152,8 +152,8 @@ pub(crate) enum Ending {
         expired: Expired,
         way: Way,
     },
-    /// This worker's mapping has the port of the static mapping. If it has expired, the worker ends
-    /// it; then decide again.
+    /// A mapping of `worker` holds the port of the static mapping. `worker` ends it if it has
+    /// expired; then decide again.
     Ask {
         worker: WorkerId,
         external: Endpoint,
