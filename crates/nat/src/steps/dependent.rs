@@ -14,6 +14,7 @@ use crate::external::ports::PortClass;
 use crate::external::ports::PortRange;
 use crate::external::ports::Sought;
 use crate::external::ports::Taker;
+use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
 use crate::headers::parse::may_reach;
 use crate::random::Random;
@@ -39,12 +40,14 @@ use crate::steps::opening::Hints;
 use crate::steps::opening::Owner;
 use crate::steps::opening::Place;
 use crate::steps::opening::turn_of;
+use crate::steps::outbound::Departure;
+use crate::steps::outbound::Ending;
+use crate::steps::outbound::Way;
 use crate::steps::pairing::UNPAIRED;
 use crate::steps::port_choice::port_class;
 use crate::steps::report::Report;
 use crate::steps::step::Step;
 use crate::steps::view::View;
-use crate::steps::way::NoWay;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -106,24 +109,6 @@ pub(crate) struct NewLead {
     pub(crate) over: Option<u32>,
 }
 
-pub(crate) enum NoDependentSession {
-    Drop(Verdict),
-    Return(NoWay),
-    Refuse(Verdict),
-    MappingServes,
-}
-
-impl NoDependentSession {
-    /// `None`: a mapping serves.
-    pub(crate) fn verdict(&self) -> Option<Verdict> {
-        match self {
-            NoDependentSession::Drop(verdict) | NoDependentSession::Refuse(verdict) => Some(*verdict),
-            NoDependentSession::Return(no_way) => Some(no_way.verdict),
-            NoDependentSession::MappingServes => None,
-        }
-    }
-}
-
 /// Blocks have ports of all classes.
 fn class_in(compiled: &CompiledPool, class: PortClass) -> Option<PortClass> {
     compiled.blocks.is_none().then_some(class)
@@ -157,6 +142,7 @@ impl View<'_> {
         }
     }
 
+    /// `None`: a mapping serves.
     pub(crate) fn open_dependent<T: Report>(
         &self,
         parsed: &Parsed,
@@ -164,22 +150,25 @@ impl View<'_> {
         action: RuleAction,
         random: &mut Random,
         report: &mut T,
-    ) -> Result<NewDependent, NoDependentSession> {
-        let remote = ask.remote_outside;
-        if !may_reach(ask.key.address, remote.0) || self.local.lookup(remote.0).is_some() {
-            return Err(NoDependentSession::Drop(Verdict::DestinationInvalid));
+    ) -> Result<Option<Departure>, Ending> {
+        let DependentSessionRequest { key, remote_outside: remote, wanted, .. } = *ask;
+        if !may_reach(key.address, remote.0) || self.local.lookup(remote.0).is_some() {
+            return Err(Ending::Drop(Verdict::DestinationInvalid));
         }
-        self.way(Facing::OUTSIDE, remote.0, parsed, report).map_err(NoDependentSession::Return)?;
+        let way = Way::Out(self.way(Facing::OUTSIDE, remote.0, parsed, report)?);
+        if parsed.class == Class::IcmpReply {
+            return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
+        }
         if parsed.fragment_offset != 0 {
-            return Err(NoDependentSession::Drop(Verdict::FragmentRefused));
+            return Err(Ending::Drop(Verdict::FragmentRefused));
         }
-        if ask.key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
-            return Err(NoDependentSession::Drop(Verdict::TcpNoSession));
+        if key.protocol == Protocol::Tcp && !tcp::opens(Flags(parsed.tcp_flags)) {
+            return Err(Ending::Drop(Verdict::TcpNoSession));
         }
         match self.decide_dependent(ask, random, report) {
             Ok(new) => {
                 report.step(|| Step::FlowWouldBeCreated { remote: endpoint(remote) });
-                Ok(new)
+                Ok(Some(Departure::OpenDependent { new, way }))
             }
             Err(verdict @ (Verdict::PortsExhausted | Verdict::SubscriberPortQuota)) => {
                 let at_quota = verdict == Verdict::SubscriberPortQuota;
@@ -187,9 +176,9 @@ impl View<'_> {
                 // The subscriber's blocks may have ports left for a mapping. A changed destination
                 // needs an endpoint-dependent session.
                 let serves = matches!(action, RuleAction::Translate { .. }) && !at_quota;
-                Err(if serves { NoDependentSession::MappingServes } else { NoDependentSession::Refuse(verdict) })
+                if serves { Ok(None) } else { Err(Ending::Refuse { key: *key, verdict, wanted }) }
             }
-            Err(verdict) => Err(NoDependentSession::Refuse(verdict)),
+            Err(verdict) => Err(Ending::Refuse { key: *key, verdict, wanted }),
         }
     }
 

@@ -1,19 +1,17 @@
 //! A packet from inside (RFC 6146 §3.5.1).
 //!
-//! ```text
-//!   leave     the first session of a mapping, an endpoint-dependent session, or neither;
-//!             filters, if they have changed; route or hairpin        ─► a way, or the end
-//! ```
-//!
-//! If it is neither:
+//! [`View::decide_outbound`] goes through it in this order:
 //!
 //! ```text
-//!   question          source, destination, mapping, session, filters, rules ─► Question, or end
-//!   decide_departure  route or hairpin, then a session, one of a mapping, or a new mapping
+//!   leave           the first session of a mapping, or an endpoint-dependent session;
+//!                   filters, if they have changed; route or hairpin  ─► Leave, or the end
+//!   ask             source, destination, mapping, session, filters, rules ─► Question, or the end
+//!   open_dependent  if a rule asks for it ([`Question::shares`])     ─► OpenDependent, or the end
+//!   open            route or hairpin, then a session that is known, a new one of a mapping, or a
+//!                   new mapping                               ─► Leave, Open, Map, or the end
 //! ```
 //!
-//! In between, a rule may ask for an endpoint-dependent session ([`Question::shares`]). If that is
-//! impossible and a mapping serves as well, `decide_departure` follows.
+//! If no endpoint-dependent session can be opened and a mapping serves as well, `open` follows.
 
 use crate::external::static_mapping::Inside;
 use crate::headers::parse::Class;
@@ -31,6 +29,8 @@ use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
 use crate::state::session::HashedBy;
 use crate::state::tcp;
+use crate::steps::dependent::DependentSessionRequest;
+use crate::steps::dependent::NewDependent;
 use crate::steps::door::remote_port;
 use crate::steps::expired::Expired;
 use crate::steps::expired::Vacancy;
@@ -88,12 +88,10 @@ impl Outbound<'_> {
     }
 }
 
-pub(crate) struct Leaving {
-    /// `None` if the session has passed the present filters. Counted however the packet ends.
+pub(crate) struct DecidedOutbound {
+    /// `None` if the filters were not asked this time. Counted however the packet ends.
     pub(crate) judged: Option<Judged>,
-    /// `None`: by no session that can be found before any question is asked. Perhaps by a later one
-    /// of a mapping.
-    pub(crate) leaves: Result<Option<Leaves>, Ending>,
+    pub(crate) departure: Result<Departure, Ending>,
 }
 
 /// By what exists.
@@ -105,12 +103,7 @@ pub(crate) enum Leaves {
     ByDependent { index: u32, way: Way },
 }
 
-pub(crate) struct Questioned {
-    /// `None` if the filters were not asked. Counted however the packet ends.
-    pub(crate) judged: Option<Judged>,
-    pub(crate) question: Result<Question, Ending>,
-}
-
+/// What no commit for this packet changes: asked once, even if the packet is decided several times.
 #[derive(Clone, Copy)]
 pub(crate) struct Question {
     /// The external address that it is sent to.
@@ -122,8 +115,8 @@ pub(crate) struct Question {
     pub(crate) alive: Option<u32>,
     session: Option<SessionRef>,
     pub(crate) ruling: Ruling,
-    /// The remote endpoint outside of an endpoint-dependent session.
-    pub(crate) shares: Option<(u32, u16)>,
+    /// The remote endpoint outside of an endpoint-dependent session, unless a mapping must serve.
+    shares: Option<(u32, u16)>,
 }
 
 #[derive(Clone, Copy)]
@@ -139,6 +132,7 @@ pub(crate) enum Departure {
     Leave(Leaves),
     Open { mapping: u32, place: SessionPlace, by: HashedBy, new: NewSession, way: Way },
     Map { mapping: Preview, new: NewSession, way: Way },
+    OpenDependent { new: NewDependent, way: Way },
 }
 
 pub(crate) enum Ending {
@@ -192,24 +186,87 @@ impl From<NoWay> for Ending {
 }
 
 impl View<'_> {
+    /// `asked`: `None` at first. Decide again with the same after a commit that lost a race or only
+    /// ended something.
     #[inline]
-    pub(crate) fn leave<T: Report>(&self, packet: &Outbound<'_>, report: &mut T) -> Leaving {
+    pub(crate) fn decide_outbound<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        asked: &mut Option<Question>,
+        random: &mut Random,
+        report: &mut T,
+    ) -> DecidedOutbound {
+        if asked.is_none() {
+            let mut judged = None;
+            if let Some(leaves) = self.leave(packet, &mut judged, report).transpose() {
+                return DecidedOutbound { judged, departure: leaves.map(Departure::Leave) };
+            }
+        }
+        self.decide_opening(packet, asked, random, report)
+    }
+
+    /// By no session found so far.
+    #[cold]
+    #[inline(never)]
+    fn decide_opening<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        asked: &mut Option<Question>,
+        random: &mut Random,
+        report: &mut T,
+    ) -> DecidedOutbound {
+        let mut judged = None;
+        let departure = match asked {
+            Some(question) => self.open_asked(packet, question, random, report),
+            None => self
+                .ask(packet, &mut judged, report)
+                .and_then(|question| self.open_asked(packet, asked.insert(question), random, report)),
+        };
+        DecidedOutbound { judged, departure }
+    }
+
+    fn open_asked<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        question: &mut Question,
+        random: &mut Random,
+        report: &mut T,
+    ) -> Result<Departure, Ending> {
+        if let Some(remote_outside) = question.shares {
+            let (remote_inside, action) = (packet.remote(), question.ruling.action);
+            let Outbound { now, parsed, ref key, .. } = *packet;
+            let ask = DependentSessionRequest { now, key, remote_inside, remote_outside, wanted: action.pool() };
+            if let Some(departure) = self.open_dependent(parsed, &ask, action, random, report)? {
+                return Ok(departure);
+            }
+            question.shares = None;
+        }
+        self.open(packet, question, random, report)
+    }
+
+    /// `None`: by no session that can be found before any question is asked. Perhaps by a later one
+    /// of a mapping.
+    #[inline]
+    fn leave<T: Report>(
+        &self,
+        packet: &Outbound<'_>,
+        judged: &mut Option<Judged>,
+        report: &mut T,
+    ) -> Result<Option<Leaves>, Ending> {
         let Outbound { now, parsed, ref key, found, .. } = *packet;
         let remote = packet.remote();
         let is_first = |mapping: &u32| {
             self.state.mappings.get(*mapping).session_matches(remote.0, remote.1, now) && self.has_kept_way(*mapping)
         };
-        let mut judged = None;
-        let leaves = match found.filter(is_first) {
+        match found.filter(is_first) {
             Some(mapping) if parsed.class != Class::IcmpReply => {
-                self.leave_by_first(packet, mapping, &mut judged, report).map(Some)
+                self.leave_by_first(packet, mapping, judged, report).map(Some)
             }
             _ => match self.state.live_flow(key, remote, now) {
-                Some(index) => self.leave_by_dependent(packet, index, &mut judged, report).map(Some),
+                Some(index) => self.leave_by_dependent(packet, index, judged, report).map(Some),
                 None => Ok(None),
             },
-        };
-        Leaving { judged, leaves }
+        }
     }
 
     /// False if the remote address of the mapping's first session has become one of Natrix since
@@ -309,13 +366,7 @@ impl View<'_> {
         Ok(Way::Hairpin { made: 0 })
     }
 
-    pub(crate) fn question<T: Report>(&self, packet: &Outbound<'_>, report: &mut T) -> Questioned {
-        let mut judged = None;
-        let question = self.ask_all(packet, &mut judged, report);
-        Questioned { judged, question }
-    }
-
-    fn ask_all<T: Report>(
+    fn ask<T: Report>(
         &self,
         packet: &Outbound<'_>,
         judged: &mut Option<Judged>,
@@ -397,8 +448,7 @@ impl View<'_> {
         ruling
     }
 
-    /// For a packet that opens no endpoint-dependent session.
-    pub(crate) fn decide_departure<T: Report>(
+    fn open<T: Report>(
         &self,
         packet: &Outbound<'_>,
         question: &Question,

@@ -9,8 +9,6 @@ use crate::event::EventKind;
 use crate::external::load_balancing::Aim;
 use crate::external::load_balancing::Group as TargetGroup;
 use crate::external::ports::Taker;
-use crate::headers::parse::Parsed;
-use crate::settings::RuleAction;
 use crate::state::delta::Change;
 use crate::state::flow::BY_FORWARD;
 use crate::state::flow::NewFlow;
@@ -19,10 +17,8 @@ use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::state::shared_ports::Group;
 use crate::state::shared_ports::SharedPort;
-use crate::steps::dependent::DependentSessionRequest;
 use crate::steps::dependent::NewDependent;
 use crate::steps::dependent::NewLead;
-use crate::steps::dependent::NoDependentSession;
 use crate::steps::dependent::PortSource;
 use crate::steps::opening::Entered;
 use crate::steps::opening::Owner;
@@ -33,36 +29,6 @@ use crate::types::Side;
 use crate::verdict::Verdict;
 
 impl Ledger {
-    pub(in crate::shard) fn open_dependent(
-        &mut self,
-        parsed: &Parsed,
-        ask: &DependentSessionRequest<'_>,
-        action: RuleAction,
-    ) -> Result<u32, NoDependentSession> {
-        for _ in 0..ATTEMPTS {
-            let (view, random) = self.deciding();
-            let new = match view.open_dependent(parsed, ask, action, random, &mut ()) {
-                Ok(new) => new,
-                Err(refused) => {
-                    // An expired penalty ends before the refusal counts as an offence.
-                    if let Some(slot) = self.state.subscribers.find(ask.key.realm, ask.key.address) {
-                        self.settle_penalty(ask.now, slot);
-                    }
-                    return Err(refused);
-                }
-            };
-            match new.over {
-                Some(over) => self.end_over(ask.now, over),
-                None => {
-                    if let Ok(index) = self.commit_dependent(ask.now, &new) {
-                        return Ok(index);
-                    }
-                }
-            }
-        }
-        Err(NoDependentSession::Refuse(Verdict::PortsExhausted))
-    }
-
     pub(in crate::shard) fn open_lead(
         &mut self,
         now: Instant,
@@ -83,7 +49,7 @@ impl Ledger {
         Err(Verdict::FlowTableFull)
     }
 
-    fn end_over(&mut self, now: Instant, index: u32) {
+    pub(in crate::shard) fn end_over(&mut self, now: Instant, index: u32) {
         if self.state.flows.get(index).is_held_down() {
             self.end_hold_down(index);
         } else {

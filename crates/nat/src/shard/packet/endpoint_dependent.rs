@@ -4,7 +4,7 @@
 //!   from inside: the mapping of the endpoint has this session ─► outbound
 //!                else an endpoint-dependent session has it    ─► outbound_by_flow
 //!                else the endpoint has a live mapping         ─► a new session of that mapping
-//!                else the rules                               ─► a mapping, or open_flow
+//!                else the rules                               ─► a mapping, or a session like this
 //!   from outside: the port table says "shared"                ─► enter_by_flow, by five-tuple
 //!                 a forward has several targets               ─► lead (`targets`), by five-tuple
 //! ```
@@ -13,8 +13,6 @@
 //! sessions where a rule says so (ADR 11). No inside five-tuple has both.
 
 use crate::snapshot::shared::NextHop;
-use crate::steps::dependent::DependentSessionRequest;
-use crate::steps::dependent::NoDependentSession;
 use crate::steps::outbound::Way;
 use crate::steps::outbound::translated;
 use crate::steps::view::View;
@@ -26,14 +24,11 @@ use crate::headers::parse::Parsed;
 use crate::headers::rewrite::End;
 use crate::headers::rewrite::Rewrite;
 use crate::headers::rewrite::rewrite;
-use crate::settings::RuleAction;
 use crate::shard::Arrival;
 use crate::shard::Fate;
-use crate::shard::notes::Unmade;
 use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
 use crate::state::fragments::DatagramIndex;
-use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
 use crate::types::Protocol;
@@ -48,30 +43,6 @@ impl View<'_> {
 }
 
 impl PacketPath {
-    /// Makes an endpoint-dependent session. None if a mapping can be used instead.
-    pub(in crate::shard) fn open_flow<S: Sink>(
-        &mut self,
-        at: Arrival<'_>,
-        bytes: &[u8],
-        key: &InternalKey,
-        remote_inside: (u32, u16),
-        (remote_outside, action): ((u32, u16), RuleAction),
-        sink: &mut S,
-    ) -> Result<Option<u32>, Fate> {
-        let Arrival { now, meta, parsed } = at;
-        let wanted = action.pool();
-        let ask = DependentSessionRequest { now, key, remote_inside, remote_outside, wanted };
-        match self.ledger.open_dependent(parsed, &ask, action) {
-            Ok(index) => Ok(Some(index)),
-            Err(NoDependentSession::MappingServes) => Ok(None),
-            Err(NoDependentSession::Drop(verdict)) => Err(Fate::Done(verdict)),
-            Err(NoDependentSession::Return(no_way)) => Err(self.turn_back(at, bytes, Side::Inside, no_way, sink)),
-            Err(NoDependentSession::Refuse(verdict)) => {
-                Err(self.refuse(now, Unmade { key, verdict, wanted }, meta, bytes, sink))
-            }
-        }
-    }
-
     #[cold]
     #[inline(never)]
     pub(in crate::shard) fn outbound_by_flow<S: Sink>(

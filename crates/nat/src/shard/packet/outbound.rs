@@ -21,19 +21,18 @@ use crate::shard::packet::local::Reason;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
+use crate::steps::dependent::NewDependent;
 pub(in crate::shard) use crate::steps::door::remote_port;
 use crate::steps::expired::Vacancy;
 use crate::steps::opening::Hints;
+use crate::steps::outbound::DecidedOutbound;
 use crate::steps::outbound::Departure;
 use crate::steps::outbound::Ending;
 use crate::steps::outbound::Leaves;
-use crate::steps::outbound::Leaving;
 use crate::steps::outbound::Outbound;
 use crate::steps::outbound::Question;
-use crate::steps::outbound::Questioned;
 pub(in crate::shard) use crate::steps::outbound::Way;
 use crate::steps::outbound::translated;
-use crate::steps::packet_filter::Judged;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Protocol;
@@ -45,6 +44,11 @@ pub(in crate::shard) struct Flow {
     pub(in crate::shard) index: u32,
     /// None if an unfiltered UDP mapping has no record for it.
     pub(in crate::shard) session: Option<SessionRef>,
+}
+
+/// Rules are asked only about what is opened.
+fn ruling_of(asked: &Option<Question>) -> Ruling {
+    asked.as_ref().map_or(Ruling::DEFAULT, |question| question.ruling)
 }
 
 fn having_made(way: Way, made: u32) -> Way {
@@ -99,22 +103,9 @@ impl PacketPath {
         let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
         let found = self.ledger.state.find_mapping(&key, hints.hash);
         let packet = Outbound { now, parsed, key, hints: *hints, found, vacancy: Vacancy::at(meta.stage) };
-        let Leaving { judged, leaves } = self.view().leave(&packet, &mut ());
-        if let Some(judged) = &judged {
-            self.note_judged(now, judged);
-        }
-        let leaves = match leaves {
-            Ok(Some(leaves)) => {
-                if let Some(judged) = &judged {
-                    self.note_leaves_permitted(&leaves, judged.permits);
-                }
-                leaves
-            }
-            Ok(None) => match self.open_outbound(at, bytes, packet, sink) {
-                Ok(leaves) => leaves,
-                Err(fate) => return fate,
-            },
-            Err(ending) => return self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink),
+        let leaves = match self.leaves_of(at, bytes, packet, sink) {
+            Ok(leaves) => leaves,
+            Err(fate) => return fate,
         };
         match leaves {
             Leaves::ByMapping { mapping: index, session, way } => {
@@ -124,6 +115,48 @@ impl PacketPath {
         }
     }
 
+    /// Decides, and commits what is to be opened, until the packet has a session or ends.
+    #[inline]
+    fn leaves_of<S: Sink>(
+        &mut self,
+        at: Arrival<'_>,
+        bytes: &mut [u8],
+        mut packet: Outbound<'_>,
+        sink: &mut S,
+    ) -> Result<Leaves, Fate> {
+        let (mut asked, mut permits) = (None, None);
+        for _ in 0..ATTEMPTS {
+            let (view, random) = self.ledger.deciding();
+            let DecidedOutbound { judged, departure } = view.decide_outbound(&packet, &mut asked, random, &mut ());
+            if let Some(judged) = &judged {
+                self.note_judged(at.now, judged);
+                permits = Some(judged.permits);
+            }
+            let leaves = match departure {
+                Ok(Departure::Leave(leaves)) => Some(leaves),
+                Ok(departure) => self.commit_departure(&mut packet, departure, ruling_of(&asked)),
+                Err(Ending::Expire { expired, .. }) => {
+                    for index in expired.mappings() {
+                        self.ledger.end_mapping(at.now, index);
+                    }
+                    packet.found = None;
+                    None
+                }
+                Err(ending) => return Err(self.end_outbound(at, bytes, ruling_of(&asked), ending, sink)),
+            };
+            if let Some(leaves) = leaves {
+                if let Some(permits) = permits {
+                    self.note_leaves_permitted(&leaves, permits);
+                }
+                return Ok(leaves);
+            }
+        }
+        let ruling = ruling_of(&asked);
+        let verdict = Verdict::PortsExhausted;
+        let ending = Ending::Refuse { key: packet.key, verdict, wanted: ruling.action.pool() };
+        Err(self.end_outbound(at, bytes, ruling, ending, sink))
+    }
+
     fn note_leaves_permitted(&mut self, leaves: &Leaves, permits: Permits) {
         match *leaves {
             Leaves::ByMapping { mapping, session, .. } => self.note_permitted(mapping, session, permits),
@@ -131,83 +164,45 @@ impl PacketPath {
         }
     }
 
-    /// By no session found so far.
+    /// `None`: another worker was faster, or an ended session was in the way. Decide again.
     #[cold]
     #[inline(never)]
-    fn open_outbound<S: Sink>(
-        &mut self,
-        at: Arrival<'_>,
-        bytes: &mut [u8],
-        mut packet: Outbound<'_>,
-        sink: &mut S,
-    ) -> Result<Leaves, Fate> {
-        let now = at.now;
-        let Questioned { judged, question } = self.view().question(&packet, &mut ());
-        if let Some(judged) = &judged {
-            self.note_judged(now, judged);
-        }
-        let question = match question {
-            Ok(question) => question,
-            Err(ending) => return Err(self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink)),
-        };
-        if let Some(remote_outside) = question.shares {
-            let (key, outside) = (packet.key, (remote_outside, question.ruling.action));
-            let opened = self.open_flow(at, bytes, &key, packet.remote(), outside, sink);
-            if !matches!(opened, Ok(None)) {
-                self.ledger.shared.rules.count(self.ledger.worker, question.ruling);
-            }
-            if let Some(index) = opened? {
-                return match self.view().way_by_dependent(at.parsed, index, &mut ()) {
-                    Ok(way) => Ok(Leaves::ByDependent { index, way }),
-                    Err(ending) => Err(self.end_outbound(at, bytes, Ruling::DEFAULT, ending, sink)),
-                };
-            }
-        }
-        for _ in 0..ATTEMPTS {
-            let (view, random) = self.ledger.deciding();
-            match view.decide_departure(&packet, &question, random, &mut ()) {
-                Err(Ending::Expire { expired, .. }) => {
-                    for index in expired.mappings() {
-                        self.ledger.end_mapping(now, index);
-                    }
-                    packet.found = None;
-                }
-                Ok(Departure::Map { mapping, new, way }) => {
-                    if let Ok(index) = self.ledger.commit_mapping(now, &mapping.mapping, &new) {
-                        let session = Some(SessionRef::Inline);
-                        self.note_opened(&packet, &question, judged, Flow { index, session });
-                        let way = having_made(way, made_mapping(index));
-                        return Ok(Leaves::ByMapping { mapping: index, session, way });
-                    }
-                    // Another worker was faster.
+    fn commit_departure(&mut self, packet: &mut Outbound<'_>, departure: Departure, ruling: Ruling) -> Option<Leaves> {
+        let now = packet.now;
+        let leaves = match departure {
+            Departure::Leave(leaves) => return Some(leaves),
+            Departure::Map { mapping, new, way } => {
+                let Ok(index) = self.ledger.commit_mapping(now, &mapping.mapping, &new) else {
                     packet.hints.forget_draws();
-                }
-                Ok(Departure::Open { mapping: index, place, by, new, way }) => {
-                    let session = self.ledger.commit_session(now, index, place, &new, by);
-                    self.note_opened(&packet, &question, judged, Flow { index, session: Some(session) });
-                    let way = having_made(way, made_session(index, session));
-                    return Ok(Leaves::ByMapping { mapping: index, session: Some(session), way });
-                }
-                Ok(Departure::Leave(leaves)) => return Ok(leaves),
-                Err(ending) => return Err(self.end_outbound(at, bytes, question.ruling, ending, sink)),
+                    return None;
+                };
+                let way = having_made(way, made_mapping(index));
+                Leaves::ByMapping { mapping: index, session: Some(SessionRef::Inline), way }
             }
-        }
-        let wanted = question.ruling.action.pool();
-        let ending = Ending::Refuse { key: packet.key, verdict: Verdict::PortsExhausted, wanted };
-        Err(self.end_outbound(at, bytes, question.ruling, ending, sink))
-    }
-
-    fn note_opened(&mut self, packet: &Outbound<'_>, question: &Question, judged: Option<Judged>, flow: Flow) {
-        if let Some(judged) = judged {
-            self.note_permitted(flow.index, flow.session, judged.permits);
-        }
-        self.ledger.shared.rules.count(self.ledger.worker, question.ruling);
-        if packet.key.protocol == Protocol::Tcp {
+            Departure::Open { mapping, place, by, new, way } => {
+                let session = self.ledger.commit_session(now, mapping, place, &new, by);
+                let way = having_made(way, made_session(mapping, session));
+                Leaves::ByMapping { mapping, session: Some(session), way }
+            }
+            Departure::OpenDependent { new: NewDependent { over: Some(over), .. }, .. } => {
+                self.ledger.end_over(now, over);
+                return None;
+            }
+            Departure::OpenDependent { new, way } => {
+                let index = self.ledger.commit_dependent(now, &new).ok()?;
+                Leaves::ByDependent { index, way }
+            }
+        };
+        self.ledger.shared.rules.count(self.ledger.worker, ruling);
+        if let Leaves::ByMapping { mapping, .. } = leaves
+            && packet.key.protocol == Protocol::Tcp
+        {
             let remote = Endpoint::new(packet.remote().0.into(), packet.remote().1);
-            if self.ledger.syns.forget(self.ledger.state.mappings.get(flow.index).external(), remote) {
+            if self.ledger.syns.forget(self.ledger.state.mappings.get(mapping).external(), remote) {
                 self.ledger.counters.unsolicited_syns_matched += 1;
             }
         }
+        Some(leaves)
     }
 
     pub(in crate::shard) fn end_outbound<S: Sink>(

@@ -12,7 +12,6 @@ use crate::show::view::Course;
 use crate::show::view::Onward;
 use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
-use crate::steps::dependent::DependentSessionRequest;
 use crate::steps::expired::Expired;
 use crate::steps::expired::Vacancy;
 use crate::steps::inbound::Act;
@@ -204,38 +203,17 @@ impl View<'_> {
         let hash = self.state.hash_of(&key);
         let found = self.state.find_mapping(&key, hash);
         let packet = Outbound { now, parsed, key, hints: Hints::of(hash), found, vacancy };
-        let leaves = self.leave(&packet, account).leaves;
-        if let Some(leaves) = leaves.transpose() {
-            return self.explain_departure(now, parsed, leaves.map(Departure::Leave), None, account);
-        }
-        let question = match self.question(&packet, account).question {
-            Ok(question) => question,
-            Err(ending) => return self.explain_departure(now, parsed, Err(ending), None, account),
-        };
-        if let Some(remote_outside) = question.shares {
-            let action = question.ruling.action;
-            let (remote_inside, wanted) = (packet.remote(), action.pool());
-            let ask = DependentSessionRequest { now, key: &key, remote_inside, remote_outside, wanted };
-            let opened = self.open_dependent(parsed, &ask, action, &mut account.random.clone(), account);
-            match opened.map_err(|no_session| no_session.verdict()) {
-                Ok(_) => {
-                    account.destination_after = Some(known_as(remote_outside, protocol, packet.destination()));
-                    return Verdict::Outbound;
-                }
-                Err(Some(verdict)) => return verdict,
-                Err(None) => {}
-            }
-        }
-        let mut departure = self.decide_departure(&packet, &question, &mut account.random.clone(), account);
-        if let Err(Ending::Expire { expired, way }) = departure {
-            departure = self.map(&packet, &question, (expired, way), &mut account.random.clone(), account);
+        let (mut asked, random) = (None, &mut account.random.clone());
+        let mut departure = self.decide_outbound(&packet, &mut asked, random, account).departure;
+        if let (Err(Ending::Expire { expired, way }), Some(question)) = (&departure, &asked) {
+            departure = self.map(&packet, question, (*expired, *way), random, account);
         }
         if let Err(Ending::Ask { worker, external }) = departure {
             let course = Course::Vacate { asker: self.worker, protocol, external };
             let source = Endpoint::new(parsed.source.into(), parsed.source_port);
             account.onward = Some(Onward { worker, realm, source, quoted: None, course });
         }
-        self.explain_departure(now, parsed, departure, Some((&packet, &question)), account)
+        self.explain_departure(now, parsed, departure, asked.as_ref().map(|question| (&packet, question)), account)
     }
 
     /// `opens`: what was asked about a packet that no session was found for at once.
@@ -264,6 +242,10 @@ impl View<'_> {
                 let is_static = matches!(source, Source::Static(_));
                 account.address = if is_static { None } else { mapping.address };
                 (is_static.then(|| Endpoint::new(self.snapshot.address(address), port)), way)
+            }
+            Ok(Departure::OpenDependent { new, way }) => {
+                destination = known_as(new.outside.remote_outside, new.outside.protocol, destination);
+                (None, way)
             }
             Err(ending) => {
                 if matches!(ending, Ending::Pass(_)) && parsed.protocol().is_some() {
