@@ -45,6 +45,8 @@ use crate::traffic::flows;
 
 /// In the mode `new`: subscribers of an address that open the flows that take its last ports.
 const LAST_SUBSCRIBERS: usize = 16;
+/// Longest measurement of the memory bound, before and after the engine's.
+const BOUND_SECONDS_MAX: f64 = 0.5;
 /// Their first internal port.
 const LAST_INTERNAL_PORT: u64 = 30_000;
 
@@ -109,14 +111,15 @@ pub(super) fn run_worker(
     barrier.wait();
     ready(worker);
     barrier.wait();
-    let bound_before = bench.as_mut().map_or(0.0, |bench| bench.bound.cycles_per_packet(0.5));
+    let bound_seconds = options.seconds.min(BOUND_SECONDS_MAX);
+    let bound_before = bench.as_mut().map_or(0.0, |bench| bench.bound.cycles_per_packet(bound_seconds));
     barrier.wait();
     let prepared = bench.and_then(|bench| bench.stage(WorkerBench::prepare));
     barrier.wait();
     let measured = prepared.and_then(|bench| bench.stage(WorkerBench::measure));
     barrier.wait();
     let mut bench = measured?;
-    let bound_after = bench.bound.cycles_per_packet(0.5);
+    let bound_after = bench.bound.cycles_per_packet(bound_seconds);
     Ok(bench.result((bound_before + bound_after) / 2.0))
 }
 
