@@ -11,23 +11,34 @@ export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 # draws others.
 export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}"
 
-# Everything that can be built with DPDK, and the crates that differ by it.
+# Clippy compiles what it reads, so the tests are read only once.
+export RUSTC_WORKSPACE_WRAPPER=clippy-driver
+
+# Everything that can be built with DPDK.
 readonly with_dpdk=packet-io/dpdk,daemon/dpdk,bench/dpdk,measure/dpdk,natrix/dpdk
-readonly differing=(-p packet-io -p daemon -p bench -p lab -p measure -p natrix)
 
 passed=0
 failed=0
 failed_steps=()
 log=$(mktemp)
 network_log=$(mktemp)
+cpu_log=$(mktemp)
 network=
 network_status=1
-trap 'kill $network 2>/dev/null; rm -f "$log" "$network_log"' EXIT
+trap 'kill $network 2>/dev/null; rm -f "$log" "$network_log" "$cpu_log"' EXIT
+
+# Sets cpu_s to the CPU time of all steps so far. Only the shell itself knows it, no subshell.
+measure_cpu() {
+    times >"$cpu_log"
+    cpu_s=$(awk -F '[ms ]+' 'END{printf "%d", $1 * 60 + $2 + $3 * 60 + $4}' "$cpu_log")
+}
 
 # Runs one step; counts the results it prints of cargo test and of TAP, otherwise the step itself.
 step() {
-    local name=$1 status begun=$SECONDS ok not_ok
+    local name=$1 status begun=$SECONDS cpu_begun ok not_ok
     shift
+    measure_cpu
+    cpu_begun=$cpu_s
     echo "== $name"
     "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
@@ -42,7 +53,13 @@ step() {
     passed=$((passed + ok))
     failed=$((failed + not_ok))
     [ "$not_ok" -eq 0 ] || failed_steps+=("$name")
-    echo "== $name: $ok passed, $not_ok failed, $((SECONDS - begun)) s"
+    measure_cpu
+    echo "== $name: $ok passed, $not_ok failed, $((SECONDS - begun)) s ($((cpu_s - cpu_begun)) s of CPU)"
+}
+
+# Fails if there are warnings. Cargo keeps them and prints them again for what is built already.
+without_warnings() {
+    "$@" 2>&1 | tee /dev/stderr | awk '/^warning/{found = 1} END{exit found}'
 }
 
 # The results of the tests in network namespaces, once they have ended.
@@ -56,16 +73,20 @@ step "format" cargo fmt --all --check
 # its targets over every seed, its cuts and changes, and every input that once broke a claim.
 step "lock file of the fuzzer" sh -c 'cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null'
 step "scripts" shellcheck scripts/*.sh fuzz/run.sh .ci/run
-step "building the tests" cargo test --workspace --locked --features "$with_dpdk" --no-run
+# With the same options as below, so that nothing is built twice.
+step "building Natrix" cargo test --workspace --locked --features "$with_dpdk" --no-run --test binary
 # A copy: the steps meanwhile put other builds in its place. Its name is what a process list shows.
 mkdir -p target/network && cp target/debug/natrix target/network/natrix
 tests/netns/run.py --natrix target/network/natrix >"$network_log" 2>&1 &
 network=$!
 renice -n 10 $$ >/dev/null
-step "lints" cargo clippy --workspace --all-targets --locked --features "$with_dpdk" -- -D warnings
-step "lints without DPDK" cargo clippy "${differing[@]}" --all-targets --locked -- -D warnings
-# Without DPDK only the binary and one study differ; every other test runs once, with it.
-step "tests without DPDK" cargo test --workspace --locked --no-fail-fast --test binary --test study
+step "building the tests" cargo test --workspace --locked --features "$with_dpdk" --all-targets --no-run
+step "lints" without_warnings cargo test --workspace --locked --features "$with_dpdk" --all-targets --no-run
+# Without DPDK only the binary and one study differ; every other test runs once, with it. `make
+# soak` also lints the tests of the crates that differ.
+readonly differing=(--test binary --test study --config profile.dev.package.daemon.opt-level=0)
+step "lints without DPDK" without_warnings cargo test --workspace --locked --no-run "${differing[@]}"
+step "tests without DPDK" cargo test --workspace --locked --no-fail-fast "${differing[@]}"
 # Tests build and drop thousands of engines. If the allocator keeps their memory, the kernel need
 # not clear it again each time.
 readonly keeping=glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=268435456
