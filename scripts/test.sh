@@ -22,23 +22,21 @@ failed=0
 failed_steps=()
 log=$(mktemp)
 network_log=$(mktemp)
-cpu_log=$(mktemp)
+beside=$(mktemp -d)
 network=
 network_status=1
-trap 'kill $network 2>/dev/null; rm -f "$log" "$network_log" "$cpu_log"' EXIT
-
-# Sets cpu_s to the CPU time of all steps so far. Only the shell itself knows it, no subshell.
-measure_cpu() {
-    times >"$cpu_log"
-    cpu_s=$(awk -F '[ms ]+' 'END{printf "%d", $1 * 60 + $2 + $3 * 60 + $4}' "$cpu_log")
+end() {
+    [ -z "$network" ] || kill "$network" 2>/dev/null
+    # shellcheck disable=SC2046
+    kill $(cat "$beside"/*.pid 2>/dev/null) 2>/dev/null
+    rm -rf "$log" "$network_log" "$beside"
 }
+trap end EXIT
 
 # Runs one step; counts the results it prints of cargo test and of TAP, otherwise the step itself.
 step() {
-    local name=$1 status begun=$SECONDS cpu_begun ok not_ok
+    local name=$1 status begun=$SECONDS ok not_ok
     shift
-    measure_cpu
-    cpu_begun=$cpu_s
     echo "== $name"
     "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
@@ -53,13 +51,30 @@ step() {
     passed=$((passed + ok))
     failed=$((failed + not_ok))
     [ "$not_ok" -eq 0 ] || failed_steps+=("$name")
-    measure_cpu
-    echo "== $name: $ok passed, $not_ok failed, $((SECONDS - begun)) s ($((cpu_s - cpu_begun)) s of CPU)"
+    echo "== $name: $ok passed, $not_ok failed, $((SECONDS - begun)) s"
 }
 
 # Fails if there are warnings. Cargo keeps them and prints them again for what is built already.
 without_warnings() {
     "$@" 2>&1 | tee /dev/stderr | awk '/^warning/{found = 1} END{exit found}'
+}
+
+# Runs cargo with its arguments; up to three test programs at a time.
+tests_beside() {
+    local status=0 result
+    mkfifo "$beside/free"
+    exec 9<>"$beside/free"
+    printf ... >&9
+    BESIDE=$beside "$@" --config "target.'cfg(unix)'.runner = '$PWD/scripts/run-beside.sh'" || status=1
+    for _ in 1 2 3; do
+        read -r -n 1 -u 9
+    done
+    for result in "$beside"/*.status; do
+        echo "     Ran $(basename "$result" .status)"
+        cat "${result%.status}.log"
+        [ "$(<"$result")" = 0 ] || status=1
+    done
+    return "$status"
 }
 
 # The results of the tests in network namespaces, once they have ended.
@@ -90,7 +105,7 @@ step "tests without DPDK" cargo test --workspace --locked --no-fail-fast "${diff
 # Tests build and drop thousands of engines. If the allocator keeps their memory, the kernel need
 # not clear it again each time.
 readonly keeping=glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=268435456
-step "tests" env GLIBC_TUNABLES="$keeping" cargo test --workspace --locked --no-fail-fast --features "$with_dpdk"
+step "tests" tests_beside env GLIBC_TUNABLES="$keeping" cargo test --workspace --locked --no-fail-fast --features "$with_dpdk"
 step "package" scripts/package.sh --test --built
 wait "$network"
 network_status=$?
