@@ -771,7 +771,7 @@ fn plentiful(mut settings: Settings) -> Settings {
     // Blocks and slices serve a subscriber of another pool once its last mapping is swept.
     let has_blocks = settings.pools[1].allocation != Allocation::Ports;
     let names_pool = |rule: &Rule| matches!(rule.action, RuleAction::Translate { pool: Some(_), .. });
-    settings.rules.retain(|rule| !shares(rule) && !(has_blocks && names_pool(rule)));
+    settings.rules.retain(|rule| !(shares(rule) || has_blocks && names_pool(rule)));
     settings
 }
 
