@@ -280,7 +280,7 @@ impl Ledger {
         let found = self.state.grants_beside(realm, address).find(is_held_down);
         let Some(index) = found else { return false };
         let mapping = self.state.grants.get(index).mapping;
-        let is_shared = self.shares_mapping(now, index);
+        let is_shared = self.view().shares_mapping(now, index);
         self.end_grant(now, index);
         if mapping != 0 && !is_shared && !self.view().has_real_session(now, mapping) && self.may_end(mapping) {
             self.end_mapping(now, mapping);
@@ -292,7 +292,7 @@ impl Ledger {
     fn open_counted(&mut self, now: Instant, request: &crate::state::grant::Request) -> Result<u32, Fault> {
         let (realm, address) = (request.key.realm, request.key.address);
         let most = self.shared.settings().port_control.mappings_per_subscriber;
-        let is_known = self.find_grant(request).is_some_and(|known| self.state.grants.get(known).is_alive(now));
+        let is_known = self.view().find_grant(request).is_some_and(|known| self.state.grants.get(known).is_alive(now));
         if !is_known && self.view().live_grants(now, realm, address) >= most {
             return Err(Code::UserExceededQuota.into());
         }

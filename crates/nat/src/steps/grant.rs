@@ -2,21 +2,27 @@
 
 use alg::AlgId;
 
+use crate::event::Cause;
 use crate::external::blocks::Block;
+use crate::external::ports::PortRange;
 use crate::external::ports::Taker;
 use crate::policy::gateways::CompiledGateway;
 use crate::random::Random;
 use crate::state::grant::Admission;
 use crate::state::grant::Grant;
+use crate::state::grant::Kind;
 use crate::state::grant::Origin;
+use crate::state::grant::Request;
 use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
 use crate::state::subscriber::Subscriber;
+use crate::steps::expired::Expired;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Entered;
 use crate::steps::opening::Entry;
 use crate::steps::opening::External;
+use crate::steps::opening::Hints;
 use crate::steps::opening::NewMapping;
 use crate::steps::opening::Owner;
 use crate::steps::opening::Place;
@@ -49,18 +55,100 @@ impl From<Verdict> for Denied {
     }
 }
 
+pub(crate) const fn cause_of(origin: Origin) -> Cause {
+    match origin {
+        Origin::Pcp => Cause::Pcp,
+        Origin::NatPmp => Cause::NatPmp,
+        Origin::Alg(_) => Cause::Alg,
+    }
+}
+
+/// The mapping that a grant keeps.
+pub(crate) enum GrantPlace {
+    /// These mappings end first. Then decide again.
+    Expire(Expired),
+    /// The internal endpoint's own, which lives.
+    Known(u32),
+    New(NewMapping),
+}
+
 pub(crate) fn may_be_granted(protocol: Protocol, port: u16) -> bool {
     port != 0 && !(protocol == Protocol::Udp && PCP_PORTS.contains(&port))
 }
 
 impl View<'_> {
-    /// Decides as for a packet from inside, if possible with the suggested port.
-    pub(crate) fn decide_granted(
+    /// The grant of the same internal endpoint, kind and peer, held down or not. A MAP of port
+    /// control has filters instead of a peer. Gateways and port control do not renew each other's.
+    pub(crate) fn find_grant(&self, request: &Request) -> Option<u32> {
+        let (is_alg, peer) = (request.origin.is_alg(), request.remotes.as_slice().first());
+        let has_filters = request.kind == Kind::Map && !is_alg;
+        self.state.grants.find(&request.key, |grant| {
+            let is_same_peer = has_filters || grant.remotes.as_slice().first() == peer;
+            grant.kind() == request.kind && grant.origin().is_alg() == is_alg && is_same_peer
+        })
+    }
+
+    pub(crate) fn shares_mapping(&self, now: Instant, index: u32) -> bool {
+        let own = self.state.grants.get(index);
+        let is_beside =
+            |other: &Grant| other.mapping == own.mapping && other.is_alive(now) && !core::ptr::eq::<Grant>(other, own);
+        own.mapping != 0 && self.state.grants.find(&own.key(), is_beside).is_some()
+    }
+
+    /// `None`: another is made, for which there is room.
+    pub(crate) fn grant_to_renew(&self, request: &Request) -> Result<Option<u32>, Verdict> {
+        let Some(known) = self.find_grant(request) else {
+            return if self.state.grants.is_full() { Err(Verdict::MappingTableFull) } else { Ok(None) };
+        };
+        let grant = self.state.grants.get(known);
+        Ok(Some(known).filter(|_| !grant.is_used() && !grant.is_given_up()))
+    }
+
+    /// An expired mapping ends only if the endpoint can have another.
+    pub(crate) fn decide_place(
         &self,
-        ask: &Ask<'_>,
+        now: Instant,
+        request: &Request,
         suggested: Suggested,
         random: &mut Random,
-    ) -> Result<NewMapping, Denied> {
+    ) -> Result<GrantPlace, Denied> {
+        let key = &request.key;
+        let hash = self.state.hash_of(key);
+        let found = self.state.find_mapping(key, hash);
+        if let Some(index) = found.filter(|index| self.state.is_alive(*index, now)) {
+            self.admit_grant_at(now, index, suggested)?;
+            return Ok(GrantPlace::Known(index));
+        }
+        let expired = self.expired_before(now, key, found);
+        if !expired.mappings().all(|index| self.may_end(index)) {
+            return Err(Denied::Verdict(Verdict::LogFull));
+        }
+        let ask = Ask { now, key, wanted: None, hints: Hints::of(hash), expired };
+        let new = self.decide_granted(&ask, suggested, random)?;
+        if expired.is_any() {
+            return Ok(GrantPlace::Expire(expired));
+        }
+        Ok(GrantPlace::New(NewMapping { cause: cause_of(request.origin), ..new }))
+    }
+
+    fn admit_grant_at(&self, now: Instant, index: u32, suggested: Suggested) -> Result<(), Denied> {
+        let mapping = self.state.mappings.get(index);
+        if let Suggested::Only(wish) = suggested
+            && !wish.fits(mapping.external())
+        {
+            return Err(Denied::OtherEndpoint);
+        }
+        if !may_be_granted(mapping.protocol(), mapping.external_port()) {
+            return Err(Denied::Verdict(Verdict::PortsExhausted));
+        }
+        if self.state.sessions.is_full() {
+            return Err(Denied::Verdict(Verdict::SessionTableFull));
+        }
+        Ok(self.admit_session(now, index, true)?)
+    }
+
+    /// Decides as for a packet from inside, if possible with the suggested port.
+    fn decide_granted(&self, ask: &Ask<'_>, suggested: Suggested, random: &mut Random) -> Result<NewMapping, Denied> {
         for _ in 0..DRAWS {
             let mut new = self.decide_mapping(ask, random, &mut ())?.mapping;
             self.admit_hold(ask, &new)?;
@@ -71,29 +159,33 @@ impl View<'_> {
             if let Some((external, entered)) = wish.and_then(|wish| self.external_as_wished(ask.key, &new, wish)) {
                 (new.external, new.entered) = (external, entered);
             }
+            self.choose_port_of_lease(ask.key.protocol, &mut new.external, random);
             let External { address, port, source } = new.external;
-            // The lease of a new block draws the port; until then it is 0.
-            let is_drawn_later = matches!(source, Source::Lease { .. });
             let external = Endpoint::new(self.snapshot.address(address), port);
-            if let Suggested::Only(wish) = suggested
-                && !wish.fits(external)
-            {
-                if wish.port == 0 && !is_drawn_later {
-                    continue;
-                }
-                return Err(Denied::OtherEndpoint);
-            }
-            if is_drawn_later || may_be_granted(ask.key.protocol, port) {
-                return Ok(new);
-            }
-            if matches!(source, Source::Static(_)) {
-                break;
+            match suggested {
+                Suggested::Only(wish) if !wish.fits(external) && wish.port == 0 => continue,
+                Suggested::Only(wish) if !wish.fits(external) => return Err(Denied::OtherEndpoint),
+                _ if may_be_granted(ask.key.protocol, port) => return Ok(new),
+                _ if matches!(source, Source::Static(_)) => break,
+                _ => {}
             }
         }
         Err(match suggested {
             Suggested::Only(_) => Denied::OtherEndpoint,
             Suggested::Any | Suggested::Rather(_) => Denied::Verdict(Verdict::PortsExhausted),
         })
+    }
+
+    /// Unlike a packet's, the port of a grant in a new block is chosen before the lease, because
+    /// some must not be granted.
+    fn choose_port_of_lease(&self, protocol: Protocol, external: &mut External, random: &mut Random) {
+        let Source::Lease { block, parity } = external.source else { return };
+        let (ports, range) = (&self.snapshot.ports, PortRange::of_block(block));
+        let mut preferences = [parity, None].into_iter();
+        let port = preferences.find_map(|parity| ports.pick_within(&range, protocol, parity, Taker::Holder, random));
+        if let Some(port) = port {
+            (external.port, external.source) = (port, Source::Given(block));
+        }
     }
 
     /// Checks the room for the record that keeps the mapping.
@@ -168,7 +260,7 @@ impl View<'_> {
                 }
                 Source::Free { taker: Taker::Anyone, guaranteed, activates: None }
             }
-            (Source::Lease { block, .. }, None) => {
+            (Source::Lease { block, .. } | Source::Given(block), None) => {
                 let size = block.size();
                 let wished = Block::around(address, port, size);
                 let compiled = self.snapshot.compiled_pool(address);
@@ -180,7 +272,7 @@ impl View<'_> {
                 }
                 Source::Given(wished)
             }
-            (Source::Free { taker: Taker::Holder, .. } | Source::Given(_), None) => return None,
+            (Source::Free { taker: Taker::Holder, .. }, None) => return None,
         };
         Some((External { address, port, source }, entered))
     }
@@ -196,13 +288,12 @@ impl View<'_> {
     ) -> Option<(u16, u16, u32)> {
         let new = self.decide_granted(ask, suggested, random).ok()?;
         let address = self.snapshot.address(new.external.address).to_bits();
-        let drawn = match new.external.source {
-            Source::Lease { block, .. } => block.first_port(),
-            Source::Given(_) | Source::Free { .. } => new.external.port,
-            Source::Static(_) => return Some((new.external.port, wanted, address)),
+        let drawn = match (new.external.source, suggested) {
+            (Source::Static(_), _) => return Some((new.external.port, wanted, address)),
+            (Source::Given(block), Suggested::Any) => block.first_port(),
+            _ => new.external.port,
         };
-        let may_have =
-            |port: u16| self.external_as_wished(ask.key, &new, Wish { address: Some(address), port }).is_some();
+        let may_have = |port: u16| self.may_have_beside(ask.key, &new, port);
         let (mut first, mut last) = (drawn, drawn);
         if !may_have(drawn) {
             return None;
@@ -214,6 +305,18 @@ impl View<'_> {
             first -= 1;
         }
         Some((first, last - first + 1, address))
+    }
+
+    /// Whether an internal endpoint of the same subscriber could have this port of the address,
+    /// too, in no other new block.
+    fn may_have_beside(&self, key: &InternalKey, new: &NewMapping, port: u16) -> bool {
+        let address = self.snapshot.address(new.external.address).to_bits();
+        let found = self.external_as_wished(key, new, Wish { address: Some(address), port });
+        found.is_some_and(|(external, _)| match (external.source, new.external.source) {
+            (Source::Given(block), Source::Given(own)) => block == own,
+            (Source::Given(_), _) => false,
+            _ => true,
+        })
     }
 
     pub(super) fn admission_by_grant<T: Report>(

@@ -106,7 +106,7 @@ impl Ledger {
             self.state.control_sessions.as_mut()?.get_mut(asking.place).learn(known);
             return Some(external).filter(|external| !want.needs_own_address || external.address == own.address);
         }
-        let is_known = self.find_grant(&request).is_some_and(|index| !self.state.grants.get(index).is_used());
+        let is_known = self.view().find_grant(&request).is_some_and(|index| !self.state.grants.get(index).is_used());
         if want.lifetime.is_some() && self.may_not_register(asking, protocol) {
             self.refuse_expectation(alg, GatewayRefusal::SessionLimit);
             return None;
@@ -149,7 +149,7 @@ impl Ledger {
             let mapping = self.state.find_live_mapping(&request.key, asking.now);
             mapping.is_some_and(|mapping| self.view().has_real_session(asking.now, mapping))
         };
-        self.find_grant(request).is_some_and(is_there)
+        self.view().find_grant(request).is_some_and(is_there)
             || known.iter().any(|known| known.inside == request.key.port) && is_in_use()
     }
 
@@ -223,7 +223,7 @@ impl Ledger {
     /// session's own. `None` if the port is not registered here: any endpoint would be another
     /// registration's.
     fn end_expected(&mut self, request: &Request, (own, own_port): (Endpoint, u16)) -> Option<Endpoint> {
-        let found = self.find_grant(request);
+        let found = self.view().find_grant(request);
         let external = found.map(|index| self.state.grants.get(index).external());
         if let Some(index) = found {
             self.state.grants.get_mut(index).set_expires(Instant::ORIGIN);
@@ -290,7 +290,7 @@ impl Ledger {
                     return Some(external);
                 }
                 let is_in_use = self.view().has_real_session(now, self.state.grants.get(first).mapping);
-                if is_in_use || self.shares_mapping(now, first) {
+                if is_in_use || self.view().shares_mapping(now, first) {
                     // The mapping is in use, so the port cannot move.
                     return Some(external);
                 }

@@ -1,37 +1,26 @@
-//! Makes, renews and ends grants ([`crate::state::grant`]).
+//! Makes, renews and ends grants ([`crate::state::grant`]), after a decision of
+//! [`crate::steps::grant`].
 
 use super::ATTEMPTS;
-use crate::event::Cause;
 use crate::shard::Ledger;
 use crate::state::grant::Grant;
 use crate::state::grant::HOLD_REMOTE;
 use crate::state::grant::Kind;
-use crate::state::grant::Origin;
 use crate::state::grant::Request;
 use crate::state::grant::Suggested;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::session::HashedBy;
 use crate::state::tcp::TcpState;
-use crate::steps::expired::Expired;
 use crate::steps::grant::Denied;
-use crate::steps::grant::may_be_granted;
-use crate::steps::opening::Ask;
-use crate::steps::opening::Hints;
+use crate::steps::grant::GrantPlace;
+use crate::steps::grant::cause_of;
 use crate::steps::view::hashed_by;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Side;
 use crate::verdict::Verdict;
-
-pub(in crate::shard) const fn cause_of(origin: Origin) -> Cause {
-    match origin {
-        Origin::Pcp => Cause::Pcp,
-        Origin::NatPmp => Cause::NatPmp,
-        Origin::Alg(_) => Cause::Alg,
-    }
-}
 
 /// A session that matches no packet and has ended.
 const fn no_session(now: Instant) -> NewSession {
@@ -47,116 +36,54 @@ const fn no_session(now: Instant) -> NewSession {
 }
 
 impl Ledger {
-    /// The grant of the same internal endpoint, kind and peer, held down or not. A MAP of port
-    /// control has filters instead of a peer. Gateways and port control do not renew each other's.
-    pub(in crate::shard) fn find_grant(&self, request: &Request) -> Option<u32> {
-        let (is_alg, peer) = (request.origin.is_alg(), request.remotes.as_slice().first());
-        let has_filters = request.kind == Kind::Map && !is_alg;
-        self.state.grants.find(&request.key, |grant| {
-            let is_same_peer = has_filters || grant.remotes.as_slice().first() == peer;
-            grant.kind() == request.kind && grant.origin().is_alg() == is_alg && is_same_peer
-        })
-    }
-
-    pub(in crate::shard) fn shares_mapping(&self, now: Instant, index: u32) -> bool {
-        let own = self.state.grants.get(index);
-        let is_beside =
-            |other: &Grant| other.mapping == own.mapping && other.is_alive(now) && !core::ptr::eq::<Grant>(other, own);
-        own.mapping != 0 && self.state.grants.find(&own.key(), is_beside).is_some()
-    }
-
     /// Opens or renews a grant. An error changes nothing that has not expired. The caller has
     /// checked whether the owner may have another.
     pub(in crate::shard) fn open_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
-        let known = self.find_grant(request);
-        if let Some(known) = known {
-            let grant = self.state.grants.get(known);
-            if !grant.is_used() && !grant.is_given_up() {
-                self.renew_grant(now, known, request);
-                return Ok(known);
-            }
-        }
-        // The known grant, which is over, gives way.
-        if known.is_none() && self.state.grants.is_full() {
-            return Err(Denied::Verdict(Verdict::MappingTableFull));
+        if let Some(known) = self.view().grant_to_renew(request)? {
+            self.renew_grant(now, known, request);
+            return Ok(known);
         }
         let (mapping, hold) = self.place_grant(now, request)?;
-        // It may have ended with an expired mapping.
-        if let Some(known) = self.find_grant(request) {
+        // The known grant, which is over, gives way.
+        if let Some(known) = self.view().find_grant(request) {
             self.end_grant(now, known);
         }
         let external = self.state.mappings.get(mapping).external();
         let made = self.insert_grant(now, request, (mapping, external), hold);
-        debug_assert!(made.is_some(), "it was not full");
+        debug_assert!(made.is_some(), "the decision has found room for the grant");
         let index = made.ok_or(Denied::Verdict(Verdict::MappingTableFull))?;
         self.note_grant(now, index);
         Ok(index)
     }
 
-    /// The mapping, made or found, and the session that holds it. An expired mapping ends only if
-    /// the endpoint can have another.
+    /// The mapping, made or found, and the session that holds it.
     fn place_grant(&mut self, now: Instant, request: &Request) -> Result<(u32, u32), Denied> {
-        let key = &request.key;
-        let found = self.state.find_mapping(key, self.state.hash_of(key));
-        if let Some(index) = found.filter(|index| self.state.is_alive(*index, now)) {
-            let external = self.state.mappings.get(index).external();
-            if let Suggested::Only(wish) = request.suggested
-                && !wish.fits(external)
-            {
-                return Err(Denied::OtherEndpoint);
-            }
-            if !may_be_granted(key.protocol, external.port) {
-                return Err(Denied::Verdict(Verdict::PortsExhausted));
-            }
-            if self.state.sessions.is_full() {
-                return Err(Denied::Verdict(Verdict::SessionTableFull));
-            }
-            self.view().admit_session(now, index, true)?;
-            return Ok((index, self.hold_mapping(now, index, request.expires)));
-        }
-        let expired = self.view().expired_before(now, key, found);
-        if expired.is_any() {
-            if !expired.mappings().all(|index| self.may_end(index)) {
-                return Err(Denied::Verdict(Verdict::LogFull));
-            }
-            let ask = Ask { now, key, wanted: None, hints: Hints::of(self.state.hash_of(key)), expired };
-            let (view, random) = self.deciding();
-            view.decide_granted(&ask, request.suggested, random)?;
-        }
-        for index in expired.mappings() {
-            if !self.may_end(index) {
-                return Err(Denied::Verdict(Verdict::LogFull));
-            }
-            self.end_mapping(now, index);
-        }
-        let index = self.open_mapping_for_grant(now, request)?;
-        Ok((index, self.hold_mapping(now, index, request.expires)))
-    }
-
-    fn open_mapping_for_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
-        let key = &request.key;
-        let hints = Hints::of(self.state.hash_of(key));
-        let ask = Ask { now, key, wanted: None, hints, expired: Expired::NONE };
         let mut suggested = request.suggested;
         for _ in 0..ATTEMPTS {
             let (view, random) = self.deciding();
-            let mut new = view.decide_granted(&ask, suggested, random)?;
-            new.cause = cause_of(request.origin);
-            let Ok(index) = self.commit_mapping(now, &new, &no_session(now)) else {
-                // Another worker was faster, or the port's block is in use.
-                suggested = match suggested {
-                    Suggested::Only(_) => return Err(Denied::OtherEndpoint),
-                    Suggested::Any | Suggested::Rather(_) => Suggested::Any,
-                };
-                continue;
+            let mapping = match view.decide_place(now, request, suggested, random)? {
+                GrantPlace::Expire(expired) => {
+                    for index in expired.mappings() {
+                        self.end_mapping(now, index);
+                    }
+                    continue;
+                }
+                GrantPlace::Known(mapping) => mapping,
+                GrantPlace::New(new) => {
+                    let Ok(index) = self.commit_mapping(now, &new, &no_session(now)) else {
+                        // Another worker was faster, or the port's block is in use.
+                        suggested = match suggested {
+                            Suggested::Only(_) => return Err(Denied::OtherEndpoint),
+                            Suggested::Any | Suggested::Rather(_) => Suggested::Any,
+                        };
+                        continue;
+                    };
+                    self.state.mappings.get_mut(index).clear_inline_session();
+                    self.counters.sessions_removed += 1;
+                    index
+                }
             };
-            self.state.mappings.get_mut(index).clear_inline_session();
-            self.counters.sessions_removed += 1;
-            if may_be_granted(key.protocol, self.state.mappings.get(index).external_port()) {
-                return Ok(index);
-            }
-            self.withdraw_mapping_created(index);
-            self.end_mapping_with(now, index, Some((Duration::ZERO, Cause::RolledBack)));
+            return Ok((mapping, self.hold_mapping(now, mapping, request.expires)));
         }
         Err(Denied::Verdict(Verdict::PortsExhausted))
     }
@@ -326,7 +253,7 @@ impl Ledger {
         request: &Request,
         external: Endpoint,
     ) -> Result<u32, Verdict> {
-        if let Some(known) = self.find_grant(request) {
+        if let Some(known) = self.view().find_grant(request) {
             if self.state.grants.get(known).external() == external {
                 self.renew_grant(now, known, request);
                 return Ok(known);

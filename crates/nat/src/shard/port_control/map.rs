@@ -79,7 +79,7 @@ impl Ledger {
 
     fn map_one(&mut self, asked: &Asked<'_>, map: &Map, key: &InternalKey) -> Result<Done, Fault> {
         let mut request = self.request_of(asked, map, key)?;
-        if let Some(known) = self.find_grant(&request) {
+        if let Some(known) = self.view().find_grant(&request) {
             let grant = *self.state.grants.get(known);
             if grant.is_alive(asked.now) {
                 request.remotes = self.renewed(asked, &request, &grant)?;

@@ -69,7 +69,7 @@ impl Ledger {
             requester: asked.requester(map.nonce),
             suggested,
         };
-        let known = self.find_grant(&request);
+        let known = self.view().find_grant(&request);
         if let Some(grant) = known.map(|known| *self.state.grants.get(known))
             && grant.is_alive(asked.now)
             && belongs_to_another(&grant, &map.nonce)

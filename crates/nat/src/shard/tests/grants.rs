@@ -210,7 +210,7 @@ fn a_grant_joins_the_mapping_of_packets_and_leaves_it() {
     let (_, left) = send(&mut shard, 1, Side::Inside, &out);
     let external = open(&mut shard, 2, &request(Protocol::Udp, 7_000, 600));
     assert_eq!(source_of(&left[0]), (external.address, external.port));
-    let index = shard.path.ledger.find_grant(&request(Protocol::Udp, 7_000, 600)).expect("it is there");
+    let index = shard.path.ledger.view().find_grant(&request(Protocol::Udp, 7_000, 600)).expect("it is there");
     shard.path.ledger.retire_grant(at(3), index, Duration::from_secs(60));
     assert_eq!(arrives(&mut shard, 3, (E1, 53), external, Protocol::Udp), Some(Verdict::Inbound), "its session");
     assert_eq!(arrives(&mut shard, 3, (E2, 53), external, Protocol::Udp), Some(Verdict::Filtered));
@@ -220,7 +220,7 @@ fn a_grant_joins_the_mapping_of_packets_and_leaves_it() {
 fn a_deleted_port_is_held_down_for_its_client() {
     let mut shard = with(|pool| pool.filtering = [Filtering::EndpointIndependent; 3]);
     let external = open(&mut shard, 1, &request(Protocol::Udp, 7_000, 600));
-    let index = shard.path.ledger.find_grant(&request(Protocol::Udp, 7_000, 600)).expect("it is there");
+    let index = shard.path.ledger.view().find_grant(&request(Protocol::Udp, 7_000, 600)).expect("it is there");
     shard.path.ledger.retire_grant(at(2), index, Duration::from_secs(300));
     assert_eq!(arrives(&mut shard, 3, (E1, 1), external, Protocol::Udp), Some(Verdict::Filtered), "gone");
     maintain(&mut shard, 3, 60);
@@ -301,7 +301,7 @@ fn a_refused_grant_leaves_a_used_one_as_it_was() {
     let once = Request { kind: Kind::Once, ..request(Protocol::Udp, 7_000, 31) };
     let external = open(&mut shard, 1, &once);
     assert_eq!(arrives(&mut shard, 2, (E1, 1), external, Protocol::Udp), Some(Verdict::Inbound));
-    let used = shard.path.ledger.find_grant(&once).expect("its origin is kept");
+    let used = shard.path.ledger.view().find_grant(&once).expect("its origin is kept");
     let only = Suggested::Only(Wish { address: Some(E1.to_bits()), port: 9 });
     let refused = shard.path.ledger.open_grant(at(3), &Request { suggested: only, ..once });
     assert_eq!(refused, Err(Denied::OtherEndpoint));
