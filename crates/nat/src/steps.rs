@@ -4,6 +4,7 @@
 //! snapshot, by those steps that need no room (`shard/reload/next_mapping.rs`).
 
 pub(crate) mod address_choice;
+pub(crate) mod announcement;
 pub(crate) mod call;
 pub(crate) mod dependent;
 pub(crate) mod door;

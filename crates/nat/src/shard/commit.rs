@@ -2,8 +2,8 @@
 //!
 //! A `commit_…` checks only what other workers may have changed meanwhile: the bits of the port and
 //! its block, and the number of guaranteed ports. If it loses the race, at most the subscriber's
-//! guarantee stays, and the packet is decided again. An `open_…` or `create_…` asks for the
-//! decision itself. Grants and what gateways announce are decided in their files here.
+//! guarantee stays, and the packet is decided again. An `open_…`, `create_…` or `expect…`
+//! asks for the decision itself.
 
 pub(in crate::shard) mod admission;
 pub(in crate::shard) mod call;

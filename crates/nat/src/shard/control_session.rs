@@ -24,7 +24,6 @@ use crate::headers::parse::get_u32;
 use crate::headers::parse::put_u32;
 use crate::shard::Arrival;
 use crate::shard::Ledger;
-use crate::shard::commit::expectation::Asking;
 use crate::shard::commit::expectation::Reader;
 use crate::state::alg::AlgKey;
 use crate::state::alg::Begun;
@@ -35,6 +34,7 @@ use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
 use crate::state::session::HashedBy;
 use crate::state::tcp;
+use crate::steps::announcement::Asking;
 use crate::steps::view::View;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -127,7 +127,7 @@ impl View<'_> {
     /// A phone over UDP may send from one port and listen at others, named in its `REGISTER`. This
     /// is its session with the same remote endpoint at another of these, where requests may be
     /// answered.
-    pub(in crate::shard) fn other_session(&self, asking: &Asking) -> Option<u32> {
+    pub(crate) fn other_session(&self, asking: &Asking) -> Option<u32> {
         let Asking { now, key, .. } = *asking;
         let store = self.state.control_sessions.as_ref()?;
         let own = self.state.mappings.get(key.mapping).key();
@@ -352,11 +352,11 @@ impl Ledger {
         for (place, granted) in granted.iter_mut().enumerate() {
             let Some(want) = findings.wants().get(place).copied() else { break };
             let Some(external) = self.expect(&control.asking, &want) else { continue };
-            if want.kind == WantKind::Pair && !self.has_second(&control.asking, &want, external) {
+            if want.kind == WantKind::Pair && !self.view().has_second(&control.asking, &want, external) {
                 findings.got_one_of_pair(place);
             }
             if let Some((CallStep::Asks, request)) = findings.call() {
-                self.note_announced(&control.asking, external.port, want.port, request);
+                self.learn(&control.asking, Known { external: external.port, inside: want.port, peer: Some(request) });
             }
             *granted = Some(AlgEndpoint { address: external.address.to_bits(), port: external.port });
         }

@@ -56,9 +56,14 @@ impl CallTable {
         self.grants.find(self.hash_of(key), is_it)
     }
 
-    /// False if full.
-    pub(crate) fn insert(&mut self, key: &CallKey, grant: u32) -> bool {
-        !self.grants.is_full() && self.grants.insert(self.hash_of(key), grant).is_ok()
+    pub(crate) fn is_full(&self) -> bool {
+        self.grants.is_full()
+    }
+
+    /// There must be room.
+    pub(crate) fn insert(&mut self, key: &CallKey, grant: u32) {
+        let entered = self.grants.insert(self.hash_of(key), grant);
+        debug_assert!(entered.is_ok(), "it was not full");
     }
 
     pub(crate) fn remove(&mut self, key: &CallKey, grant: u32) {

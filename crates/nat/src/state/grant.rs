@@ -472,11 +472,6 @@ impl Grant {
         self.remotes.list[0].port = peer;
     }
 
-    pub(crate) fn disconnect(&mut self) {
-        self.flags &= !CONNECTED;
-        self.remotes.list[0].port = 0;
-    }
-
     pub(crate) fn place_at(&mut self, mapping: u32, hold: u32, external: Endpoint) {
         (self.mapping, self.hold) = (mapping, hold);
         (self.external_address, self.external_port) = (external.address.to_bits(), external.port);

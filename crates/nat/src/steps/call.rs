@@ -1,14 +1,28 @@
-//! Tunnelled packets of PPTP calls (RFC 2637 §4): IP protocol 47, with a call identifier in place
+//! PPTP calls (RFC 2637): what their control sessions announce, and their tunnelled packets (§4).
+//! These have IP protocol 47, with a call identifier in place
 //! of ports. The identifier is leased like a query identifier ([`CALL_SPACE`]), so the door leads
 //! to its mapping and worker. Only a grant of [`Kind::Call`] lets packets through.
+
+use alg::Want;
 
 use crate::headers::gre;
 use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
+use crate::policy::gateways::CompiledGateway;
 use crate::policy::rules::RuleKey;
 use crate::state::calls::CALL_SPACE;
 use crate::state::calls::CallKey;
 use crate::state::grant::Kind;
+use crate::state::grant::Origin;
+use crate::state::grant::Remote;
+use crate::state::grant::Remotes;
+use crate::state::grant::Request;
+use crate::state::grant::Requester;
+use crate::state::grant::Suggested;
+use crate::state::grant::Wish;
+use crate::state::mapping::InternalKey;
+use crate::steps::announcement::Asking;
+use crate::steps::announcement::Room;
 use crate::steps::door::Door;
 use crate::steps::inbound::Act;
 use crate::steps::inbound::Inbound;
@@ -23,7 +37,25 @@ use crate::steps::way::Reason;
 use crate::time::Instant;
 use crate::types::Facing;
 use crate::types::RealmId;
+use crate::verdict::GatewayRefusal;
 use crate::verdict::Verdict;
+
+/// What becomes of a call that a message names.
+pub(crate) enum Call {
+    Ends(u32),
+    Known(u32),
+    New { request: Request, room: Room },
+}
+
+/// Both ends accept a call: its packets are found by this key.
+pub(crate) struct Connection {
+    pub(crate) key: CallKey,
+    /// Another call, whose identifier the peer reuses.
+    pub(crate) over: Option<u32>,
+    pub(crate) has_room: bool,
+    /// When the control session ends, which the call outlives.
+    pub(crate) until: Option<Instant>,
+}
 
 /// The packet as if no gateway knew call identifiers.
 pub(super) fn without_call(parsed: &Parsed) -> Parsed {
@@ -31,6 +63,52 @@ pub(super) fn without_call(parsed: &Parsed) -> Parsed {
 }
 
 impl View<'_> {
+    /// `None` if an unknown call ends. A call that both ends accepted lives as long as its control
+    /// session, any other until the timeout.
+    pub(crate) fn decide_call(
+        &self,
+        asking: &Asking,
+        want: &Want,
+        gateway: &CompiledGateway,
+    ) -> Result<Option<Call>, GatewayRefusal> {
+        let Asking { now, key, alg, .. } = *asking;
+        let control = self.state.mappings.get(key.mapping);
+        let inside = InternalKey { protocol: CALL_SPACE, port: want.port, ..control.key() };
+        let remote = key.remote.0;
+        let known = self.state.grants.find(&inside, |grant| grant.is_call_with(remote) && grant.is_alive(now));
+        if want.lifetime.is_some() {
+            return Ok(known.map(Call::Ends));
+        }
+        if let Some(index) = known {
+            return Ok(Some(Call::Known(index)));
+        }
+        let room = self.find_room(asking, inside, gateway, false)?;
+        let request = Request {
+            key: inside,
+            origin: Origin::Alg(alg),
+            kind: Kind::Call,
+            remotes: Remotes::one(Remote::new(remote.into(), 32, 0)),
+            expires: now + gateway.timeout,
+            requester: Requester::default(),
+            suggested: Suggested::Only(Wish { address: Some(control.external().address.to_bits()), port: 0 }),
+        };
+        Ok(Some(Call::New { request, room }))
+    }
+
+    /// `None` if gateways are off.
+    pub(crate) fn decide_connection(&self, asking: &Asking, index: u32, peer: u16) -> Option<Connection> {
+        let Asking { now, key: control, .. } = *asking;
+        let store = self.state.control_sessions.as_ref()?;
+        let grant = self.state.grants.get(index);
+        let InternalKey { realm, address: inside, .. } = grant.key();
+        let key = CallKey { realm, inside, remote: (control.remote.0, peer) };
+        let over = self.call_of(now, &key).filter(|other| *other != index);
+        let has_room = over.is_some() || grant.call().is_some() || !store.calls.is_full();
+        let session = self.control_session(now, &control);
+        let until = session.map(|session| self.state.session_state(control.mapping, session).1);
+        Some(Connection { key, over, has_room, until })
+    }
+
     pub(crate) fn call_of(&self, now: Instant, key: &CallKey) -> Option<u32> {
         let store = self.state.control_sessions.as_ref()?;
         store.calls.find(key, |index| {

@@ -112,23 +112,26 @@ impl View<'_> {
         suggested: Suggested,
         random: &mut Random,
     ) -> Result<GrantPlace, Denied> {
-        let key = &request.key;
-        let hash = self.state.hash_of(key);
-        let found = self.state.find_mapping(key, hash);
-        if let Some(index) = found.filter(|index| self.state.is_alive(*index, now)) {
+        if let Some(index) = self.state.find_live_mapping(&request.key, now) {
             self.admit_grant_at(now, index, suggested)?;
             return Ok(GrantPlace::Known(index));
         }
-        let expired = self.expired_before(now, key, found);
-        if !expired.mappings().all(|index| self.may_end(index)) {
+        let ask = self.ask_for_grant(now, &request.key);
+        if !ask.expired.mappings().all(|index| self.may_end(index)) {
             return Err(Denied::Verdict(Verdict::LogFull));
         }
-        let ask = Ask { now, key, wanted: None, hints: Hints::of(hash), expired };
         let new = self.decide_granted(&ask, suggested, random)?;
-        if expired.is_any() {
-            return Ok(GrantPlace::Expire(expired));
+        if ask.expired.is_any() {
+            return Ok(GrantPlace::Expire(ask.expired));
         }
         Ok(GrantPlace::New(NewMapping { cause: cause_of(request.origin), ..new }))
+    }
+
+    /// For an internal endpoint without a live mapping.
+    pub(super) fn ask_for_grant<'k>(&self, now: Instant, key: &'k InternalKey) -> Ask<'k> {
+        let hash = self.state.hash_of(key);
+        let expired = self.expired_before(now, key, self.state.find_mapping(key, hash));
+        Ask { now, key, wanted: None, hints: Hints::of(hash), expired }
     }
 
     fn admit_grant_at(&self, now: Instant, index: u32, suggested: Suggested) -> Result<(), Denied> {
@@ -148,7 +151,12 @@ impl View<'_> {
     }
 
     /// Decides as for a packet from inside, if possible with the suggested port.
-    fn decide_granted(&self, ask: &Ask<'_>, suggested: Suggested, random: &mut Random) -> Result<NewMapping, Denied> {
+    pub(super) fn decide_granted(
+        &self,
+        ask: &Ask<'_>,
+        suggested: Suggested,
+        random: &mut Random,
+    ) -> Result<NewMapping, Denied> {
         for _ in 0..DRAWS {
             let mut new = self.decide_mapping(ask, random, &mut ())?.mapping;
             self.admit_hold(ask, &new)?;
@@ -309,12 +317,11 @@ impl View<'_> {
 
     /// Whether an internal endpoint of the same subscriber could have this port of the address,
     /// too, in no other new block.
-    fn may_have_beside(&self, key: &InternalKey, new: &NewMapping, port: u16) -> bool {
+    pub(super) fn may_have_beside(&self, key: &InternalKey, new: &NewMapping, port: u16) -> bool {
         let address = self.snapshot.address(new.external.address).to_bits();
         let found = self.external_as_wished(key, new, Wish { address: Some(address), port });
         found.is_some_and(|(external, _)| match (external.source, new.external.source) {
             (Source::Given(block), Source::Given(own)) => block == own,
-            (Source::Given(_), _) => false,
             _ => true,
         })
     }

@@ -113,6 +113,13 @@ impl Ledger {
         self.note_grant(now, index);
     }
 
+    /// Makes a grant end earlier or later.
+    pub(super) fn move_end(&mut self, now: Instant, index: u32, until: Instant) {
+        self.state.grants.get_mut(index).set_expires(until);
+        self.keep_until(index, until);
+        self.note_grant(now, index);
+    }
+
     pub(in crate::shard) fn keep_until(&mut self, index: u32, until: Instant) {
         let Grant { mapping, hold, .. } = *self.state.grants.get(index);
         if hold != 0 {

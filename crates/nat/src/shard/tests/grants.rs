@@ -14,9 +14,9 @@ use crate::settings::Allocation;
 use crate::settings::Blocks;
 use crate::settings::Filtering;
 use crate::settings::Gateway;
-use crate::shard::commit::expectation::Asking;
 use crate::state::alg::AlgKey;
 use crate::state::alg::Begun;
+use crate::state::grant::Grant;
 use crate::state::grant::Kind;
 use crate::state::grant::Origin;
 use crate::state::grant::Remote;
@@ -26,6 +26,7 @@ use crate::state::grant::Requester;
 use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
+use crate::steps::announcement::Asking;
 use crate::steps::grant::Denied;
 use crate::types::Endpoint;
 
@@ -273,6 +274,39 @@ fn a_grant_on_the_port_of_another_is_recorded() {
         let expected = (HOST, external.address, external.port, Cause::Configuration);
         assert_eq!(owners, if is_recorded { vec![expected] } else { Vec::new() }, "{algorithm:?}");
     }
+}
+
+#[test]
+fn a_pair_is_found_before_a_port_is_taken() {
+    for (way, mut shard) in all_ways() {
+        let ledger = &mut shard.path.ledger;
+        for inside in (7_000..7_040).step_by(2) {
+            let wanted =
+                Request { kind: Kind::Once, origin: Origin::Alg(AlgId(1)), ..request(Protocol::Udp, inside, 60) };
+            let first = ledger.open_pair(at(1), &wanted).expect("there is room");
+            let external = ledger.state.grants.get(first).external();
+            assert!(external.port.is_multiple_of(2), "{way}: {external}");
+            let rtcp = InternalKey { port: inside + 1, ..wanted.key };
+            let second = ledger.state.grants.find(&rtcp, Grant::is_second_of_pair).expect("its pair");
+            let above = Endpoint::new(external.address, external.port + 1);
+            assert_eq!(ledger.state.grants.get(second).external(), above, "{way}");
+        }
+        assert_eq!((ledger.counters.mappings_created[0], ledger.counters.mappings_removed), (40, [0; 3]), "{way}");
+    }
+}
+
+/// A limit, or another worker, takes the second port after the decision.
+#[test]
+fn half_a_pair_keeps_its_port() {
+    let mut settings = settings();
+    settings.subscriber.ports_max = [1; 3];
+    let shared = Arc::new(Shared::new(settings, 1).expect("settings are sound"));
+    let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices");
+    let ledger = &mut shard.path.ledger;
+    let wanted = Request { kind: Kind::Once, origin: Origin::Alg(AlgId(1)), ..request(Protocol::Udp, 7_000, 60) };
+    let made = [(); 2].map(|()| ledger.open_pair(at(1), &wanted).expect("there is room for one"));
+    assert_eq!(made[0], made[1], "it is renewed");
+    assert_eq!((ledger.counters.mappings_created[0], ledger.counters.mappings_removed), (1, [0; 3]));
 }
 
 #[test]

@@ -407,3 +407,25 @@ fn a_call_whose_rtcp_is_already_mapped_gets_media() {
         bed.run_out();
     }
 }
+
+/// The peer may have got the first message.
+#[test]
+fn a_repeated_announcement_names_the_same_port() {
+    let mut singles = 0;
+    for parity in 0..12 {
+        let mut bed = Bed::new(with(&["sip"]));
+        for other in 0..parity {
+            bed.open_udp(at(I1, 30_000 + other), at(E1, 9));
+        }
+        // On an even port, RTCP leaves RTP no pair.
+        singles += u16::from(bed.open_udp(at(I1, 5005), at(E1, 20_001)).port().is_multiple_of(2));
+        let invite = build::udp(at(I1, 5060), at(E1, 5060)).payload(INVITE.as_bytes()).build();
+        let [first, again] = [(); 2].map(|()| {
+            bed.inside(&invite);
+            udp_text(&bed.only_outside())
+        });
+        assert_eq!(first, again);
+        bed.run_out();
+    }
+    assert!(singles > 0, "both were seen");
+}
