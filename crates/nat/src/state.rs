@@ -41,6 +41,7 @@ use crate::state::tcp::TcpState;
 use crate::time::Instant;
 use crate::types::MappingIndex;
 use crate::types::RealmId;
+use crate::types::Side;
 
 pub(crate) struct State {
     pub(crate) mappings: MappingStore,
@@ -132,6 +133,21 @@ impl State {
             return None;
         }
         self.sessions.find(index, remote_address, remote_port, by, now).map(SessionRef::Extra)
+    }
+
+    /// The remote endpoint and the client's side; `None` for flows, which no gateway reads.
+    pub(crate) fn remote_of(&self, index: u32, session: SessionRef) -> Option<((u32, u16), Side)> {
+        let mapping = self.mappings.get(index);
+        match session {
+            SessionRef::Inline => {
+                Some(((mapping.remote_address(), mapping.remote_port()), mapping.session_opened_from()))
+            }
+            SessionRef::Extra(slot) => {
+                let session = self.sessions.get(slot);
+                Some(((session.remote_address, session.remote_port), session.opened_from()))
+            }
+            SessionRef::Flow(_) => None,
+        }
     }
 
     pub(crate) fn session_state(&self, index: u32, session: SessionRef) -> (TcpState, Instant) {

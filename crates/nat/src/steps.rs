@@ -6,6 +6,7 @@
 pub(crate) mod address_choice;
 pub(crate) mod announcement;
 pub(crate) mod call;
+pub(crate) mod control_session;
 pub(crate) mod dependent;
 pub(crate) mod door;
 pub(crate) mod expired;

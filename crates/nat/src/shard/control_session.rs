@@ -1,7 +1,9 @@
 //! What gateways do with packets of control sessions. Sends nothing.
+//!
+//! A gateway reads a message. What it finds is decided ([`crate::steps::announcement`]) and carried
+//! out (`commit/expectation.rs`). Then the message is written again.
 
 use alg::Alg;
-use alg::AlgId;
 use alg::CallStep;
 use alg::Context;
 use alg::Endpoint as AlgEndpoint;
@@ -17,25 +19,25 @@ use alg::Step;
 use alg::Stream;
 use alg::WantKind;
 
-use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
 use crate::headers::parse::get_u16;
 use crate::headers::parse::get_u32;
 use crate::headers::parse::put_u32;
 use crate::shard::Arrival;
 use crate::shard::Ledger;
-use crate::shard::commit::expectation::Reader;
-use crate::state::alg::AlgKey;
-use crate::state::alg::Begun;
-use crate::state::alg::KNOWN_MAX;
 use crate::state::alg::ways;
-use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::mapping::SessionRef;
 use crate::state::session::HashedBy;
-use crate::state::tcp;
 use crate::steps::announcement::Asking;
-use crate::steps::view::View;
+use crate::steps::control_session::Control;
+use crate::steps::control_session::FirstFragment;
+use crate::steps::control_session::Handshake;
+use crate::steps::control_session::Place;
+use crate::steps::control_session::Served;
+use crate::steps::control_session::ServedStep;
+use crate::steps::control_session::asks;
+use crate::steps::control_session::payload_of;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Protocol;
@@ -46,12 +48,6 @@ use mem::Arena;
 use mem::ArenaError;
 use wire::checksum;
 use wire::tcp::Flags;
-
-#[derive(Clone, Copy)]
-pub(in crate::shard) struct Place {
-    pub(in crate::shard) index: u32,
-    pub(in crate::shard) session: Option<SessionRef>,
-}
 
 /// Longer payloads are not read.
 const PAYLOAD_MAX: usize = 9_216;
@@ -92,14 +88,6 @@ impl core::fmt::Debug for Changed {
     }
 }
 
-#[derive(Clone, Copy)]
-pub(in crate::shard) struct Control {
-    pub(in crate::shard) asking: Asking,
-    pub(in crate::shard) flow: Place,
-    pub(in crate::shard) from: Side,
-    pub(in crate::shard) disabled: u8,
-}
-
 pub(in crate::shard) enum Done {
     AsItIs,
     /// The changed datagram, of length `total`, is in the packet buffer.
@@ -116,65 +104,6 @@ pub(in crate::shard) enum Done {
     Drop(Verdict),
 }
 
-impl View<'_> {
-    /// Whether the store has this mapping's first session.
-    pub(in crate::shard) fn has_control_session(&self, index: u32) -> bool {
-        let mapping = self.state.mappings.get(index);
-        let key = AlgKey::of(index, mapping, (mapping.remote_address(), mapping.remote_port()));
-        self.state.control_sessions.as_ref().is_some_and(|store| store.find(&key).is_some())
-    }
-
-    /// A phone over UDP may send from one port and listen at others, named in its `REGISTER`. This
-    /// is its session with the same remote endpoint at another of these, where requests may be
-    /// answered.
-    pub(crate) fn other_session(&self, asking: &Asking) -> Option<u32> {
-        let Asking { now, key, .. } = *asking;
-        let store = self.state.control_sessions.as_ref()?;
-        let own = self.state.mappings.get(key.mapping).key();
-        if own.protocol != Protocol::Udp || self.state.grants.is_empty() {
-            return None;
-        }
-        let at_port = |port: u16| {
-            let index = self.state.find_live_mapping(&InternalKey { port, ..own }, now)?;
-            store.find(&AlgKey::of(index, self.state.mappings.get(index), key.remote))
-        };
-        let sends_from = self.registration(now, key.mapping, key.remote).map(|grant| grant.requester.port);
-        sends_from.filter(|port| *port != own.port).and_then(at_port).or_else(|| {
-            let mut listens_at = self.registrations_elsewhere(now, key.mapping, key.remote);
-            listens_at.find_map(|grant| at_port(grant.key().port))
-        })
-    }
-
-    /// The session's announcements, and how many entries count. The endpoint and the announcements
-    /// of a phone's [other session](Self::other_session) come first.
-    fn known_of(&self, asking: &Asking) -> ([Known; 2 * KNOWN_MAX + 1], usize) {
-        let (mut known, mut len) = ([Known::default(); 2 * KNOWN_MAX + 1], 0);
-        let mut add = |more: &[Known]| {
-            known[len..len + more.len()].copy_from_slice(more);
-            len += more.len();
-        };
-        if let Some(store) = self.state.control_sessions.as_ref() {
-            if let Some(other) = self.other_session(asking).map(|other| store.get(other)) {
-                let mapping = self.state.mappings.get(other.key.mapping);
-                let (external, inside) = (mapping.external().port, mapping.internal_port());
-                add(&[Known { external, inside, peer: None }]);
-                add(other.known());
-            }
-            add(store.get(asking.place).known());
-        }
-        (known, len)
-    }
-
-    fn has_data(&self, now: Instant, key: &AlgKey, known: &[Known]) -> bool {
-        let of_control = self.state.mappings.get(key.mapping).key();
-        known.iter().any(|known| {
-            let inside = InternalKey { port: known.inside, ..of_control };
-            let found = self.state.find_live_mapping(&inside, now);
-            found.is_some_and(|mapping| self.has_real_session(now, mapping))
-        })
-    }
-}
-
 impl Ledger {
     /// The first packet begins the session.
     pub(in crate::shard) fn control_of(
@@ -185,50 +114,20 @@ impl Ledger {
         from: Side,
     ) -> Option<Control> {
         let Arrival { now, parsed, .. } = at;
-        let session = flow.session?;
-        let (remote, _) = self.remote_of(flow.index, session)?;
-        let mapping = self.state.mappings.get(flow.index);
-        let (key, inside, subscriber) = (AlgKey::of(flow.index, mapping, remote), mapping.key(), mapping.subscriber);
-        let known = self.state.control_sessions.as_ref()?.find(&key);
-        let Some(Reader { gateway, client_is_inside, is_of_registration, awaits_request }) =
-            self.gateway_of(now, flow.index, session, known)
-        else {
-            return self.no_longer_served(at, flow, from, key, known?);
-        };
-        let (alg, disabled) = (gateway.alg, gateway.disabled);
-        let is_its =
-            |place: &u32| self.state.control_sessions.as_ref().is_some_and(|store| store.get(*place).alg == alg);
-        let read = known.filter(is_its);
-        let is_first = match parsed.class {
-            Class::Udp => {
-                let is_asked = || from == Side::Outside && asks(alg, payload_of(bytes, parsed));
-                read.is_none() && (!awaits_request || is_asked())
+        let Served { key, alg, disabled, step } = self.view().decide_control(now, parsed, bytes, flow, from)?;
+        let place = match step {
+            ServedStep::Begins(beginning) => self.begin_control(now, &beginning)?,
+            ServedStep::Goes(place) => place,
+            ServedStep::EndsReading(place) => {
+                self.end_reading(place);
+                place
             }
-            // Read from the first byte or never. Within a connection, a SYN leaves the state alone;
-            // one that opens is new, repeated before its answer, or follows an ended connection.
-            _ => {
-                let from_client = (from == Side::Inside) == client_is_inside;
-                let is_opening = self.state.session_state(flow.index, session).0.is_opening();
-                tcp::opens(Flags(parsed.tcp_flags)) && from_client && is_opening
-            }
-        };
-        if is_first {
-            let begun = Begun { key, inside, subscriber, alg, client_is_inside, is_of_registration };
-            let Some(place) = self.start_control(now, &begun) else {
-                self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::TableFull);
+            ServedStep::Ends(place) => {
+                self.end_control(now, place);
                 return None;
-            };
-            self.counters.control_sessions[usize::from(alg.0)] += u64::from(read.is_none());
-            let asking = Asking { now, place, key, alg };
-            if let Some(other) = self.view().other_session(&asking) {
-                self.state.control_sessions.as_mut()?.copy_memory(other, place);
             }
-            return Some(Control { asking, flow, from, disabled });
-        }
-        match read {
-            Some(place) => Some(Control { asking: Asking { now, place, key, alg }, flow, from, disabled }),
-            None => self.no_longer_served(at, flow, from, key, known?),
-        }
+        };
+        Some(Control { asking: Asking { now, place, key, alg }, flow, from, disabled })
     }
 
     /// For a client outside that asks a server inside over UDP, if a gateway can read it. The
@@ -262,51 +161,6 @@ impl Ledger {
         Err(Verdict::SessionTableFull)
     }
 
-    /// An unanswered client's session ends, or forged clients could take all sessions of their
-    /// server's mapping. A mapping's first session stays, as without a gateway.
-    pub(in crate::shard) fn replace_control(&mut self, now: Instant, place: u32) {
-        let extra = self.view().unanswered_client(now, place);
-        self.end_control(now, place);
-        if let Some((_, slot)) = extra {
-            self.end_extra_session(now, slot);
-        }
-    }
-
-    fn end_control(&mut self, now: Instant, place: u32) {
-        let Some(store) = self.state.control_sessions.as_ref() else { return };
-        if store.get(place).alg == AlgId::PPTP {
-            self.tend_calls(now, place, None);
-        }
-        if let Some(store) = self.state.control_sessions.as_mut() {
-            store.remove(place);
-        }
-    }
-
-    /// A reload changed or removed the gateway. Nothing more is read, but the connection's numbers
-    /// must remain shifted.
-    fn no_longer_served(
-        &mut self,
-        at: Arrival<'_>,
-        flow: Place,
-        from: Side,
-        key: AlgKey,
-        place: u32,
-    ) -> Option<Control> {
-        let Arrival { now, parsed, .. } = at;
-        let is_opening = self.state.session_state(flow.index, flow.session?).0.is_opening();
-        let session = self.state.control_sessions.as_ref()?.get(place);
-        let asking = Asking { now, place, key, alg: session.alg };
-        let is_answered = session.streams.iter().all(Option::is_some);
-        let begins_anew = tcp::opens(Flags(parsed.tcp_flags)) && is_opening;
-        if parsed.class != Class::Tcp || begins_anew || !is_answered {
-            self.end_control(now, place);
-            return None;
-        }
-        let control = Control { asking, flow, from, disabled: 0 };
-        self.end_reading(&control);
-        Some(control)
-    }
-
     /// Others may replace an unanswered or closed session: anyone can make as many as a worker
     /// reads.
     pub(in crate::shard) fn note_whether_replaceable(&mut self, control: &Control) {
@@ -326,6 +180,8 @@ impl Ledger {
         store.set_replaceable(asking.place, !is_answered, is_tcp && state.is_over());
     }
 
+    /// Lets the gateway read a message, carries out what it asks for, and gives what is written
+    /// instead.
     fn read_message(&mut self, control: &Control, message: &[u8]) -> (Reading, Replacements) {
         let mut findings = Findings::default();
         let Some(reading) =
@@ -333,40 +189,51 @@ impl Ledger {
         else {
             return (Reading::Over, Replacements::default());
         };
+        let granted = self.carry_out(&control.asking, &mut findings);
+        let changes = self.write(control, &findings, &granted);
+        (reading, changes)
+    }
+
+    /// Each want is decided after the one before it is granted, which takes a port and room.
+    fn carry_out(&mut self, asking: &Asking, findings: &mut Findings) -> [Option<AlgEndpoint>; alg::WANTS_MAX] {
         if findings.has_overflowed() {
-            self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::MessageLimit);
+            self.counters.gateways[usize::from(asking.alg.0)].refuse(GatewayRefusal::MessageLimit);
         }
         if findings.ends_registrations() {
-            self.end_registrations(&control.asking, findings.via());
+            self.end_registrations(asking, findings.via());
         }
         if let Some((step, request)) = findings.call() {
-            self.note_call(&control.asking, step, request);
+            self.note_call(asking, step, request);
         }
         for (port, seconds) in findings.registered() {
-            self.note_registered(&control.asking, *port, *seconds);
-        }
-        if findings.is_empty() {
-            return (reading, Replacements::default());
+            self.note_registered(asking, *port, *seconds);
         }
         let mut granted = [None; alg::WANTS_MAX];
         for (place, granted) in granted.iter_mut().enumerate() {
             let Some(want) = findings.wants().get(place).copied() else { break };
-            let Some(external) = self.expect(&control.asking, &want) else { continue };
-            if want.kind == WantKind::Pair && !self.view().has_second(&control.asking, &want, external) {
+            let Some(external) = self.expect(asking, &want) else { continue };
+            if want.kind == WantKind::Pair && !self.view().has_second(asking, &want, external) {
                 findings.got_one_of_pair(place);
             }
             if let Some((CallStep::Asks, request)) = findings.call() {
-                self.learn(&control.asking, Known { external: external.port, inside: want.port, peer: Some(request) });
+                self.learn(asking, Known { external: external.port, inside: want.port, peer: Some(request) });
             }
             *granted = Some(AlgEndpoint { address: external.address.to_bits(), port: external.port });
         }
+        granted
+    }
+
+    fn write(&mut self, control: &Control, findings: &Findings, granted: &[Option<AlgEndpoint>]) -> Replacements {
+        if findings.is_empty() {
+            return Replacements::default();
+        }
         let external = self.state.mappings.get(control.flow.index).external();
         let own = AlgEndpoint { address: external.address.to_bits(), port: external.port };
-        let changes = findings.resolve(own, &granted);
+        let changes = findings.resolve(own, granted);
         if !changes.as_slice().is_empty() {
             self.counters.messages_changed[usize::from(control.asking.alg.0)] += 1;
         }
-        (reading, changes)
+        changes
     }
 
     fn with_context<R>(
@@ -374,32 +241,8 @@ impl Ledger {
         control: &Control,
         act: impl FnOnce(&'static dyn Alg, &mut alg::Memory, &Context<'_>) -> R,
     ) -> Option<R> {
-        let Control { asking, flow, from, disabled } = *control;
-        let alg: AlgId = asking.alg;
-        let mapping = self.state.mappings.get(flow.index);
-        let (internal, external, protocol) = (mapping.internal(), mapping.external(), mapping.protocol());
-        let serves = self.view().is_static(flow.index) && self.policy.lifetimes.is_served(protocol, internal.port);
-        let (known, known_len) = self.view().known_of(&asking);
-        let session = self.state.control_sessions.as_mut()?.get_mut(asking.place);
-        let mut memory = session.memory;
-        let from_inside = from == Side::Inside;
-        let context = Context {
-            transport: if protocol == Protocol::Tcp { alg::Transport::Tcp } else { alg::Transport::Udp },
-            from_inside,
-            from_client: from_inside == session.client_is_inside,
-            serves,
-            internal: AlgEndpoint { address: internal.address.to_bits(), port: internal.port },
-            external: AlgEndpoint { address: external.address.to_bits(), port: external.port },
-            remote: AlgEndpoint { address: asking.key.remote.0, port: asking.key.remote.1 },
-            known: &known[..known_len],
-            disabled,
-            time_s: (asking.now.as_micros() / 1_000_000) as u32,
-        };
-        let result = act(alg.alg()?, &mut memory, &context);
-        let has_changed = core::mem::replace(&mut session.memory, memory) != memory;
-        if has_changed && let Some(other) = self.view().other_session(&asking) {
-            self.state.control_sessions.as_mut()?.copy_memory(asking.place, other);
-        }
+        let (result, memory) = self.view().in_context(control, act)?;
+        self.note_memory(&control.asking, memory);
         Some(result)
     }
 
@@ -421,7 +264,7 @@ impl Ledger {
             }
             Some(Frame::More | Frame::Needs(_) | Frame::Over) | None => {
                 self.counters.gateways[usize::from(alg.0)].refuse(GatewayRefusal::Unreadable);
-                self.end_reading(control);
+                self.end_reading(control.asking.place);
                 Step::Over
             }
         }
@@ -433,17 +276,9 @@ impl Ledger {
             ((Reading::Done, changes), None) => Step::Message(message.len(), changes),
             ((Reading::Done, changes), Some(rest)) => Step::Part(message.len(), changes, rest),
             ((Reading::Over, _), _) => {
-                self.end_reading(control);
+                self.end_reading(control.asking.place);
                 Step::Over
             }
-        }
-    }
-
-    /// Stops reading this session in both directions, permanently.
-    fn end_reading(&mut self, control: &Control) {
-        let Some(store) = self.state.control_sessions.as_mut() else { return };
-        for stream in store.get_mut(control.asking.place).streams.iter_mut().flatten() {
-            stream.end();
         }
     }
 
@@ -487,11 +322,11 @@ impl Ledger {
         let sequence = get_u32(bytes, transport + 4);
         let mut ack = get_u32(bytes, transport + 8);
         let flags = Flags(parsed.tcp_flags);
-        if !self.is_past_handshake(control, flags, (sequence, ack), payload) {
+        if !self.is_past_handshake(control, flags, (sequence, ack), payload.is_empty()) {
             return Done::AsItIs;
         }
         if payload.len() > PAYLOAD_MAX {
-            self.end_reading(control);
+            self.end_reading(control.asking.place);
         }
         let segment = &bytes[transport..usize::from(parsed.total_length)];
         if !checksum::is_tcp_valid(parsed.source, parsed.destination, segment) {
@@ -513,32 +348,22 @@ impl Ledger {
         }
     }
 
-    /// Whether both ends have sent a SYN before this segment. May end the session.
-    fn is_past_handshake(
-        &mut self,
-        control: &Control,
-        flags: Flags,
-        (sequence, ack): (u32, u32),
-        payload: &[u8],
-    ) -> bool {
-        let place = control.asking.place;
+    /// Begins the streams, or ends a session that cannot be read from its first byte.
+    fn is_past_handshake(&mut self, control: &Control, flags: Flags, numbers: (u32, u32), is_bare: bool) -> bool {
+        let (handshake, place) = (self.view().handshake(control, flags), control.asking.place);
         let Some(store) = self.state.control_sessions.as_mut() else { return false };
-        if flags.contains(Flags::SYN) {
-            let begins = store.get_mut(place).take_syn(control.from, flags, sequence, ack);
-            if begins && !payload.is_empty() {
-                // Data before the handshake is over (RFC 7413) is not read.
-                store.remove(place);
+        match handshake {
+            Handshake::Syn => {
+                let begins = store.get_mut(place).take_syn(control.from, flags, numbers.0, numbers.1);
+                if begins && !is_bare {
+                    // Data before the handshake is over (RFC 7413) is not read.
+                    store.remove(place);
+                }
             }
-            return false;
+            Handshake::Missed => store.remove(place),
+            Handshake::Early | Handshake::Over => {}
         }
-        let is_answered = store.get_mut(place).streams.iter().all(Option::is_some);
-        // Before the answer to the SYN. Outsiders can send this, and the end inside answers with an
-        // RST (RFC 9293 §3.10.7.3). Anything else from inside means that the answer came another
-        // way, so the first byte may be missed.
-        if !is_answered && control.from == Side::Inside && !flags.contains(Flags::RST) {
-            store.remove(place);
-        }
-        is_answered
+        matches!(handshake, Handshake::Over)
     }
 
     /// Gives the number in the numbering of the end that it acknowledges.
@@ -615,13 +440,11 @@ impl Ledger {
         if room.is_none() && has_payload {
             // Too many messages are incomplete.
             self.counters.gateways[usize::from(control.asking.alg.0)].refuse(GatewayRefusal::TableFull);
-            self.end_reading(control);
+            self.end_reading(control.asking.place);
         }
         room
     }
 
-    /// A first fragment is not read. Of a TCP segment, it ends reading and passes, unless the
-    /// connection's numbers are shifted: then the verdict drops it. Forged fragments end nothing.
     pub(in crate::shard) fn check_fragment(
         &mut self,
         at: Arrival<'_>,
@@ -629,27 +452,11 @@ impl Ledger {
         from: Side,
         bytes: &[u8],
     ) -> Result<(), Verdict> {
-        let Arrival { now, parsed, .. } = at;
-        let found = flow.session.and_then(|session| self.remote_of(flow.index, session));
-        let Some((remote, _)) = found else { return Ok(()) };
-        let key = AlgKey::of(flow.index, self.state.mappings.get(flow.index), remote);
-        let Some(store) = self.state.control_sessions.as_mut() else { return Ok(()) };
-        let Some(place) = store.find(&key) else { return Ok(()) };
-        if parsed.class == Class::Udp {
-            let asking = Asking { now, place, key, alg: store.get(place).alg };
-            self.note_unread(&Control { asking, flow, from, disabled: 0 }, None);
-            return Ok(());
-        }
-        let (own, other) = ways(from);
-        let sequence = get_u32(bytes, usize::from(parsed.header_length) + 4);
-        let (held, held_back) = (store.held(place, own), store.held(place, other));
-        let streams = &store.get(place).streams;
-        let (Some(stream), Some(back)) = (&streams[own], &streams[other]) else { return Ok(()) };
-        if !stream.is_unchanged(held) || !back.is_unchanged(held_back) {
-            return Err(Verdict::AlgFragment);
-        }
-        if stream.may_begin_at(sequence, held.len()) {
-            store.get_mut(place).streams.iter_mut().flatten().for_each(Stream::end);
+        match self.view().decide_first_fragment(at.now, at.parsed, bytes, flow, from) {
+            FirstFragment::Passes => {}
+            FirstFragment::Unread(control) => self.note_unread(&control, None),
+            FirstFragment::EndsReading(place) => self.end_reading(place),
+            FirstFragment::Drops => return Err(Verdict::AlgFragment),
         }
         Ok(())
     }
@@ -657,37 +464,25 @@ impl Ledger {
     /// Returns a session to the short way once it is not read and its numbers are not shifted.
     pub(in crate::shard) fn let_go(&mut self, control: &Control) {
         let Control { asking, flow, .. } = *control;
-        let Some(store) = self.state.control_sessions.as_mut() else { return };
-        if !store.is_in_use(asking.place) {
+        if !self.view().is_let_go(&asking) {
             return;
         }
-        let session = store.get(asking.place);
-        // A hairpin's second half may have taken the place.
-        if session.key != asking.key {
-            return;
-        }
-        let is_transparent = |way: usize| {
-            session.streams[way].as_ref().is_some_and(|it| it.is_transparent(store.held(asking.place, way)))
-        };
-        if is_transparent(0) && is_transparent(1) {
-            self.end_control(asking.now, asking.place);
-            let mapping = self.state.mappings.get_mut(flow.index);
-            if flow.session == Some(SessionRef::Inline)
-                && self.policy.lifetimes.own(mapping.protocol(), mapping.remote_port()).is_none()
-            {
-                mapping.set_own_timer(false);
-            }
+        self.end_control(asking.now, asking.place);
+        let mapping = self.state.mappings.get_mut(flow.index);
+        if flow.session == Some(SessionRef::Inline)
+            && self.policy.lifetimes.own(mapping.protocol(), mapping.remote_port()).is_none()
+        {
+            mapping.set_own_timer(false);
         }
     }
 
     /// For the sweep, while the data connection lives.
     pub(in crate::shard) fn keep_while_data_lives(&mut self, now: Instant, index: u32, of: SessionRef) {
-        let Some(store) = self.state.control_sessions.as_ref() else { return };
-        let session = store.get(index);
-        let mapping = session.key.mapping;
-        if !session.alg.alg().is_some_and(|alg| alg.is_busy(&session.memory)) {
+        if !self.view().is_busy(index) {
             return;
         }
+        let Some(session) = self.state.control_sessions.as_ref().map(|store| store.get(index)) else { return };
+        let mapping = session.key.mapping;
         let (state, expires) = self.state.session_state(mapping, of);
         let is_due = state.is_established() && expires < now + RENEWED_BELOW;
         if is_due && self.view().has_data(now, &session.key, session.known()) {
@@ -698,27 +493,13 @@ impl Ledger {
     /// The control session of a transfer may be idle (RFC 959 §3.2 has no keep-alive).
     pub(in crate::shard) fn keep_while_busy(&mut self, control: &Control) {
         let Control { asking, flow, .. } = *control;
-        let Some(store) = self.state.control_sessions.as_ref().filter(|store| store.is_in_use(asking.place)) else {
-            return;
-        };
-        let session = store.get(asking.place);
-        let is_busy = asking.alg.alg().is_some_and(|alg| alg.is_busy(&session.memory));
-        let Some(of) = flow.session.filter(|_| is_busy) else { return };
+        let Some(of) = flow.session.filter(|_| self.view().is_busy(asking.place)) else { return };
         let (state, expires) = self.state.session_state(flow.index, of);
         let until = asking.now + TRANSFER;
         if state.is_established() && expires < until {
             self.refresh(flow.index, of, state, until);
         }
     }
-}
-
-pub(in crate::shard) fn payload_of<'a>(bytes: &'a [u8], parsed: &Parsed) -> &'a [u8] {
-    bytes.get(usize::from(parsed.header_length) + 8..usize::from(parsed.total_length)).unwrap_or_default()
-}
-
-/// Whether this could be a client's first request.
-pub(in crate::shard) fn asks(alg: AlgId, payload: &[u8]) -> bool {
-    alg.alg().and_then(Alg::is_first_request).is_some_and(|is_first_request| is_first_request(payload))
 }
 
 /// Shifts selective acknowledgements into the sender's numbers (RFC 2018). A block without a whole

@@ -76,7 +76,7 @@ impl Ledger {
 
     /// True if this side opened the session. Not for flows.
     pub(super) fn is_opened_from(&self, index: u32, session: SessionRef, side: Side) -> bool {
-        self.remote_of(index, session).is_some_and(|(_, opened_from)| opened_from == side)
+        self.state.remote_of(index, session).is_some_and(|(_, opened_from)| opened_from == side)
     }
 
     /// A probed connection ends as before, unless an answer makes it established again.

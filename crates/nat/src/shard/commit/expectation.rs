@@ -6,29 +6,15 @@ use alg::Known;
 use alg::Want;
 use alg::WantKind;
 
-use crate::policy::gateways::CompiledGateway;
 use crate::shard::Ledger;
-use crate::state::grant::Grant;
-use crate::state::grant::Origin;
 use crate::state::grant::Request;
-use crate::state::mapping::SessionRef;
 use crate::steps::announcement::Announcement;
 use crate::steps::announcement::Asking;
 use crate::steps::announcement::Room;
 use crate::steps::announcement::second_of_pair;
 use crate::time::Instant;
 use crate::types::Endpoint;
-use crate::types::Side;
 use crate::verdict::GatewayRefusal;
-
-pub(in crate::shard) struct Reader<'a> {
-    pub(in crate::shard) gateway: &'a CompiledGateway,
-    pub(in crate::shard) client_is_inside: bool,
-    /// Between a registered endpoint and its registrar, not on servers' ports.
-    pub(in crate::shard) is_of_registration: bool,
-    /// The server opened it; reading begins with the client's next request.
-    pub(in crate::shard) awaits_request: bool,
-}
 
 impl Ledger {
     /// Reserves what a message announces; of a pair, returns the first.
@@ -135,70 +121,5 @@ impl Ledger {
         if let Some((index, until)) = self.view().registered_until(asking, port, seconds) {
             self.move_end(asking.now, index, until);
         }
-    }
-
-    /// The remote endpoint and the client's side; `None` for flows, which no gateway reads.
-    pub(in crate::shard) fn remote_of(&self, index: u32, session: SessionRef) -> Option<((u32, u16), Side)> {
-        let mapping = self.state.mappings.get(index);
-        match session {
-            SessionRef::Inline => {
-                Some(((mapping.remote_address(), mapping.remote_port()), mapping.session_opened_from()))
-            }
-            SessionRef::Extra(slot) => {
-                let session = self.state.sessions.get(slot);
-                Some(((session.remote_address, session.remote_port), session.opened_from()))
-            }
-            SessionRef::Flow(_) => None,
-        }
-    }
-
-    /// Found by the server's port, by the registration the session leads to, or because a server
-    /// inside opened it for a client that found no place. `known`: its record, if it is read
-    /// already.
-    pub(in crate::shard) fn gateway_of(
-        &self,
-        now: Instant,
-        index: u32,
-        session: SessionRef,
-        known: Option<u32>,
-    ) -> Option<Reader<'_>> {
-        let mapping = self.state.mappings.get(index);
-        let (remote, side) = self.remote_of(index, session)?;
-        let client_is_inside = side == Side::Inside;
-        // An IPv6 host has no IPv4 address to rewrite.
-        if crate::types::is_host_number(mapping.key().address) {
-            return None;
-        }
-        let view = self.view();
-        let port = if client_is_inside { remote.1 } else { mapping.internal_port() };
-        if self.policy.lifetimes.is_served(mapping.protocol(), port) {
-            let pool = view.pool_of_mapping(index)?.id;
-            let class = view.class_now(mapping.subscriber);
-            if let Some(gateway) = self.shared.gateways.find(mapping.protocol(), port, pool, class) {
-                let is_of_registration = false;
-                return Some(Reader { gateway, client_is_inside, is_of_registration, awaits_request: false });
-            }
-        }
-        // Sessions on the long way have a mark.
-        if session == SessionRef::Inline && !mapping.has_own_timer() {
-            return None;
-        }
-        // Reading goes on even if the registration ends.
-        let store = self.state.control_sessions.as_ref()?;
-        let begun = known.map(|place| store.get(place)).filter(|session| session.is_of_registration);
-        let alg = match begun {
-            Some(session) => session.alg,
-            None => match view.registration(now, index, remote).map(Grant::origin) {
-                Some(Origin::Alg(alg)) => alg,
-                Some(Origin::Pcp | Origin::NatPmp) => return None,
-                None => {
-                    let gateway = view.gateway_of_server(index).filter(|_| client_is_inside)?;
-                    let (client_is_inside, is_of_registration) = (false, false);
-                    return Some(Reader { gateway, client_is_inside, is_of_registration, awaits_request: true });
-                }
-            },
-        };
-        let gateway = self.shared.gateways.of(alg).filter(|_| view.gateway_serving(alg, index).is_some())?;
-        Some(Reader { gateway, client_is_inside, is_of_registration: true, awaits_request: false })
     }
 }

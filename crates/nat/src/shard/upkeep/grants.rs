@@ -221,7 +221,7 @@ impl Ledger {
         let mut session = first;
         for _ in 0..SESSIONS_MAX {
             if let Some(session) = session
-                && let Some((remote, side)) = self.remote_of(index, session)
+                && let Some((remote, side)) = self.state.remote_of(index, session)
             {
                 let state = self.state.session_state(index, session).0;
                 match (session, change(remote, side, state)) {
