@@ -57,6 +57,23 @@ fn a_set_maps_each_port_to_the_one_beside() {
 }
 
 #[test]
+fn a_set_in_a_new_block_begins_at_the_suggested_port() {
+    let mut settings = with_pcp();
+    settings.pools[0].allocation = Allocation::Blocks(Blocks {
+        size: BlockSize::of_ports(64).expect("a size"),
+        per_subscriber_max: 1,
+        idle: nat::Duration::from_secs(60),
+    });
+    // The block has 24 ports from there on, so a longer set begins before it.
+    for (size, first) in [(16, 40_040), (24, 40_040), (32, 40_032)] {
+        let mut bed = Bed::new(settings.clone());
+        let told = bed.pcp(&udp(7_000).suggest(at(POOL[0], 40_040)).set(size, false));
+        assert_eq!((told.code, set_of(&told)), (0, Some((size, 7_000, false))));
+        assert_eq!(told.external, at(POOL[0], first));
+    }
+}
+
+#[test]
 fn a_malformed_set_is_refused() {
     covers!("7753-2");
     assert_eq!(bed().pcp(&udp(7_000).set(4, false).set(4, false)).code, 6);
