@@ -292,6 +292,10 @@ impl Ledger {
         let header = usize::from(parsed.header_length) + 8;
         let end = usize::from(parsed.header_length) + usize::from(get_u16(bytes, header - 4));
         let Some(payload) = bytes.get(header..end) else { return Done::AsItIs };
+        if !checksum::is_udp_valid(parsed.source, parsed.destination, &bytes[header - 8..end]) {
+            // Its receiver drops it.
+            return Done::AsItIs;
+        }
         if payload.len() > alg::MESSAGE_MAX {
             self.note_unread(control, Some(payload));
             return Done::AsItIs;
@@ -299,9 +303,6 @@ impl Ledger {
         let (_, changes) = self.read_message(control, payload);
         if changes.as_slice().is_empty() {
             return Done::AsItIs;
-        }
-        if !checksum::is_udp_valid(parsed.source, parsed.destination, &bytes[header - 8..end]) {
-            return Done::Drop(Verdict::TransportMalformed);
         }
         changed.packet[..header].copy_from_slice(&bytes[..header]);
         let Some(length) = changes.apply(payload, &mut changed.packet[header..]) else { return Done::AsItIs };

@@ -429,3 +429,16 @@ fn a_repeated_announcement_names_the_same_port() {
     }
     assert!(singles > 0, "both were seen");
 }
+
+/// Its receiver drops it, and no port is kept for what it says.
+#[test]
+fn a_damaged_datagram_is_not_read() {
+    let mut bed = Bed::new(with(&["sip"]));
+    let mut invite = build::udp(at(I1, 5060), at(E1, 5060)).payload(INVITE.as_bytes()).build();
+    let last = invite.len() - 3;
+    invite[last] ^= 1;
+    bed.inside(&invite);
+    assert_eq!(bed.only_outside()[28..], invite[28..]);
+    assert_eq!(bed.counters().expectations_created, 0);
+    bed.run_out();
+}
