@@ -52,8 +52,8 @@ use nat::SlicePlan;
 use nat::address_slots::Slot;
 use nat::change::GuaranteePlan;
 use nat::change::Reshape;
+use nat::types::HostNumber;
 use nat::types::PoolId;
-use nat::types::is_host_number;
 
 use crate::adoption::Adoption;
 use crate::adoption::Expectation;
@@ -330,7 +330,7 @@ const DETAILS_MAX: u32 = 10_000;
 
 /// A detail has no place for the address of an IPv6 host: it counts among those that are not named.
 fn leave_out_ipv6_hosts(census: &mut Census) {
-    let is_ipv4 = |address: Ipv4Addr| !is_host_number(address.to_bits());
+    let is_ipv4 = |address: Ipv4Addr| !HostNumber::from(address).is_ipv6();
     census.affected.retain(|affected| is_ipv4(affected.address));
     for named in [&mut census.concerned, &mut census.kept] {
         for held in [&mut named.mappings, &mut named.flows, &mut named.blocks] {

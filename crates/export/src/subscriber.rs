@@ -9,8 +9,8 @@ use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
 use nat::event::HostName;
+use nat::types::HostNumber;
 use nat::types::WorkerId;
-use nat::types::is_host_number;
 
 /// A subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -102,7 +102,7 @@ impl HostNames {
         if event.kind == EventKind::Gap && event.cause != Cause::NoAllocation {
             self.forget(worker);
         }
-        if is_host_number(event.subscriber.to_bits()) {
+        if HostNumber::from(event.subscriber).is_ipv6() {
             self.host(worker, event)
         } else {
             Subscriber::Ipv4(event.subscriber)

@@ -160,7 +160,7 @@ pub fn fragments(bytes: &[u8]) {
         let length = u32::from(length) * if flags & 16 == 0 { 8 } else { 1 };
         let more = flags & 32 != 0;
         let first_ports = (offset == 0).then_some((1, 2));
-        let info = FragmentInfo { offset, length, more, first_ports, owner: address.to_bits() };
+        let info = FragmentInfo { offset, length, more, first_ports, owner: address.into() };
         let outcome = tracker.accept(now, key, info, &offset.to_be_bytes(), PacketMeta::default());
         given += 1;
         let name = flags & 15;

@@ -220,7 +220,7 @@ impl<'a> Configured<'a> {
                     continue;
                 }
             };
-            answers.push(match formula.slice_of(address.to_bits()) {
+            answers.push(match formula.slice_of(address.into()) {
                 Some(slice) => self.of_slice(pool, slice, address, Place::Internal),
                 None => {
                     let detail =
@@ -349,13 +349,13 @@ impl<'a> Configured<'a> {
             return owners
                 .filter_map(|owner| if let Owner::Subscriber(inside) = owner { Some(inside) } else { None })
                 .filter(|inside| self.elsewhere(pool, *inside).is_none())
-                .filter_map(|inside| Some((inside, formula.slice_of(inside.to_bits())?)))
+                .filter_map(|inside| Some((inside, formula.slice_of(inside.into())?)))
                 .map(|(inside, slice)| self.of_slice(pool, slice, inside, Place::External))
                 .collect();
         };
         let without = |detail: String| self.without_holder(Place::External, pool, detail);
         vec![match formula.owner_of(position, port) {
-            Owner::Subscriber(inside) => match (self.elsewhere(pool, inside), formula.slice_of(inside.to_bits())) {
+            Owner::Subscriber(inside) => match (self.elsewhere(pool, inside), formula.slice_of(inside.into())) {
                 (Some(other), _) => without(format!(
                     "port {port} is in a slice without a subscriber: its subscriber {inside} is served by pool \"{other}\""
                 )),

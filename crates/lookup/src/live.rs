@@ -24,9 +24,9 @@ use control::Subscriber;
 use nat::Protocol;
 use nat::Shared;
 use nat::types::Endpoint;
+use nat::types::HostNumber;
 use nat::types::RealmId;
 use nat::types::WorkerId;
-use nat::types::is_host_number;
 use nat::view::BalancedView;
 use nat::view::StaticView;
 
@@ -201,7 +201,7 @@ impl<'a> Search<'a> {
 
     /// The IPv6 prefix of a host number; `None` for an IPv4 address.
     fn prefix_of(&self, number: Ipv4Addr) -> Result<Option<Host>, Fault> {
-        if !is_host_number(number.to_bits()) {
+        if !HostNumber::from(number).is_ipv6() {
             return Ok(None);
         }
         let filter = control::Filter { internal: Some(control::Prefix::host(number)), ..control::Filter::default() };

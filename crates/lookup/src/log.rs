@@ -32,9 +32,9 @@ use nat::event::Event;
 use nat::event::EventKind;
 use nat::event::HostName;
 use nat::event::UNKNOWN_HOST;
+use nat::types::HostNumber;
 use nat::types::RealmId;
 use nat::types::WorkerId;
-use nat::types::is_host_number;
 use serde::Deserialize;
 use serde::Deserializer;
 
@@ -303,7 +303,7 @@ impl<'a> Search<'a> {
             let cause = if is_report { Cause::LogOpened } else { Cause::None };
             // An address that was not asked for.
             let asked = self.query.asked.address;
-            let is_none = asked.is_unspecified() || is_host_number(asked.to_bits());
+            let is_none = asked.is_unspecified() || HostNumber::from(asked).is_ipv6();
             let other = Ipv4Addr::from_bits(u32::from(is_none));
             let event = Event { sequence, subscriber: other, external: other, ..Event::new(kind, Instant::ORIGIN) };
             return self.record(worker, &event.because(cause), None, time_us);
@@ -500,7 +500,7 @@ impl<'a> Search<'a> {
         let subscriber = match subscriber {
             None => UNKNOWN_HOST,
             Some(text) => match text.parse::<Ipv4Addr>() {
-                Ok(address) if !is_host_number(address.to_bits()) => address,
+                Ok(address) if !HostNumber::from(address).is_ipv6() => address,
                 Ok(_) => return false,
                 Err(_) => {
                     *host = Subscriber::host(text, line.inner_address);

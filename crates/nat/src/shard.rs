@@ -26,9 +26,9 @@ use crate::state::host::worker_of_number;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::AddressUse;
+use crate::types::HostNumber;
 use crate::types::InterfaceId;
 use crate::types::WorkerId;
-use crate::types::is_host_number;
 use crate::verdict::Counters;
 use crate::verdict::Verdict;
 use burst::established::Scratch;
@@ -263,11 +263,11 @@ impl Shard {
 impl Shared {
     /// The same on every shard, in every run.
     #[inline]
-    pub fn worker_of_subscriber(&self, address: u32) -> WorkerId {
-        if is_host_number(address) {
-            return worker_of_number(address, self.workers());
+    pub fn worker_of_subscriber(&self, number: HostNumber) -> WorkerId {
+        if number.is_ipv6() {
+            return worker_of_number(number, self.workers());
         }
-        self.spread(u64::from(address))
+        self.spread(u64::from(number.0))
     }
 
     /// A fixed worker for packets without a mapping (fragments without ports, unsolicited SYNs).

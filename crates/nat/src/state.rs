@@ -39,6 +39,7 @@ use crate::state::subscriber::SubscriberStore;
 use crate::state::table::BucketTable;
 use crate::state::tcp::TcpState;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::MappingIndex;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -60,8 +61,10 @@ pub(crate) struct State {
 impl State {
     #[inline]
     pub(crate) fn hash_of(&self, key: &InternalKey) -> u64 {
-        self.hash
-            .hash(u64::from(key.port) << 32 | u64::from(key.address), u64::from(key.realm.0) << 8 | key.protocol as u64)
+        self.hash.hash(
+            u64::from(key.port) << 32 | u64::from(key.address.0),
+            u64::from(key.realm.0) << 8 | key.protocol as u64,
+        )
     }
 
     /// As [`State::hash_of`], from [`InternalKey::word`].
@@ -79,13 +82,13 @@ impl State {
     }
 
     #[inline]
-    pub(crate) fn owner_of(&self, address: u32) -> u32 {
-        self.subscribers.hosts.subscriber_of(address)
+    pub(crate) fn owner_of(&self, number: HostNumber) -> HostNumber {
+        self.subscribers.hosts.subscriber_of(number)
     }
 
     /// As [`GrantStore::of_owner`].
-    pub(crate) fn grants_beside(&self, realm: RealmId, address: u32) -> impl Iterator<Item = u32> + '_ {
-        self.grants.of_owner(realm, self.owner_of(address))
+    pub(crate) fn grants_beside(&self, realm: RealmId, number: HostNumber) -> impl Iterator<Item = u32> + '_ {
+        self.grants.of_owner(realm, self.owner_of(number))
     }
 
     pub(crate) fn find_live_mapping(&self, key: &InternalKey, now: Instant) -> Option<u32> {

@@ -20,6 +20,7 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -152,7 +153,8 @@ impl Tables {
         hash: u64,
         is_it: impl Fn(u32) -> bool,
     ) -> Option<(u32, u16)> {
-        let internal = InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address, port }.word();
+        let internal =
+            InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address: HostNumber(address), port }.word();
         let is_it = |index| self.mappings.get(index).matches(internal) && is_it(index);
         let index = self.outbound.find(hash, is_it)?;
         let mapping = self.mappings.get_mut(index);
@@ -172,7 +174,7 @@ impl Tables {
         if self.mappings.is_full() {
             return None;
         }
-        let key = InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address, port };
+        let key = InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address: HostNumber(address), port };
         let expires = now + self.idle;
         let (index, port) = self.take_port(subscriber, look.aim)?;
         let external = Endpoint::new(Ipv4Addr::from_bits(self.first_address + index.0), port);
@@ -240,6 +242,6 @@ impl Tables {
             return None;
         }
         mapping.extend_session(expires);
-        Some((mapping.internal_address(), mapping.internal_port()))
+        Some((mapping.internal_address().0, mapping.internal_port()))
     }
 }

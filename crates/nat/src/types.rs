@@ -4,8 +4,10 @@ use core::fmt;
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 
+mod host_number;
 mod named;
 
+pub use host_number::HostNumber;
 pub use named::Block;
 pub use named::BlockSize;
 pub use named::HostName;
@@ -135,18 +137,6 @@ pub const SOFTWIRE_HOSTS_FIRST: u32 = 0xf000_0000;
 /// Source of an own ICMPv4 error to an IPv6 host before translation (RFC 7600 §4.8); only Natrix
 /// may forward it (RFC 7600 §7, "Forwardable: False").
 pub(crate) const DUMMY: u32 = 0xc000_0008;
-
-/// True if an internal address is the number of an IPv6 host.
-#[inline(always)]
-pub const fn is_host_number(address: u32) -> bool {
-    address >= HOSTS_FIRST
-}
-
-/// True if an internal address is the number of a host of NAT64.
-#[inline(always)]
-pub(crate) const fn is_nat64_number(address: u32) -> bool {
-    address >= HOSTS_FIRST && address < SOFTWIRE_HOSTS_FIRST
-}
 
 /// An inside host as the configuration names it, within its realm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -38,6 +38,7 @@ use nat::event::Event;
 use nat::event::Record;
 use nat::stand_in::Prefix6;
 use nat::types::AddressIndex;
+use nat::types::HostNumber;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::Side;
@@ -175,7 +176,8 @@ impl Bed {
                 // A host behind the inside router that belongs to this worker, so that this worker
                 // gets the reply.
                 let mut hosts = (0..u32::from(u16::MAX)).map(|host| 0x647f_0000 + host);
-                let host = hosts.find(|host| self.machine.shared().worker_of_subscriber(*host).index() == worker);
+                let host =
+                    hosts.find(|host| self.machine.shared().worker_of_subscriber(HostNumber(*host)).index() == worker);
                 let host = Ipv4Addr::from_bits(host.expect("every worker has some subscriber of so many"));
                 let pings = [
                     (Side::Inside, build::echo_request(host, topology::OWN_INSIDE, 1)),
@@ -565,7 +567,7 @@ impl Bed {
             return shared.worker_of_host(host).index();
         }
         if side == Side::Inside {
-            return shared.worker_of_subscriber(view.source()).index();
+            return shared.worker_of_subscriber(HostNumber(view.source())).index();
         }
         let Some(protocol) = Protocol::from_number(view.protocol()) else { return 0 };
         let endpoint = packet::destination(packet);

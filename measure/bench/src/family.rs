@@ -15,6 +15,7 @@ use nat::settings::Address6;
 use nat::settings::Nat64;
 use nat::settings::Softwire;
 use nat::settings::Transition;
+use nat::types::HostNumber;
 use nat::types::InterfaceId;
 use nat::types::Prefix;
 use nat::types::RealmId;
@@ -72,7 +73,7 @@ impl Family {
     /// The worker of a subscriber.
     pub(crate) fn worker_of(self, shared: &Shared, address: u32) -> WorkerId {
         match self.of_subscriber(address) {
-            Family::Nat44 => shared.worker_of_subscriber(address),
+            Family::Nat44 => shared.worker_of_subscriber(HostNumber(address)),
             _ => shared.worker_of_host(prefix_of(address)),
         }
     }

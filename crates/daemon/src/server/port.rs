@@ -7,8 +7,8 @@ use core::net::Ipv4Addr;
 use control::Fault;
 use control::Step;
 use nat::Verdict;
+use nat::types::HostNumber;
 use nat::types::InterfaceId;
-use nat::types::is_host_number;
 use nat::verdict::VerdictKind;
 use nat::view;
 use nat::view::Explanation;
@@ -31,7 +31,7 @@ pub(super) fn after(instance: &Instance, explained: &Explanation) -> Result<(Vec
         _ => None,
     });
     // Packets to IPv6 hosts take routes and neighbours of IPv6.
-    let routed = routed.filter(|(_, next_hop)| is_sent && !is_host_number(next_hop.to_bits()));
+    let routed = routed.filter(|(_, next_hop)| is_sent && !HostNumber::from(*next_hop).is_ipv6());
     let Some((interface, next_hop)) = routed else { return Ok((Vec::new(), verdict)) };
     let found = if next_hop.is_multicast() { Found::Station } else { find(instance, interface, next_hop)? };
     let is_known = found == Found::Station;

@@ -4,7 +4,7 @@ use nat::Verdict;
 use nat::event::Event;
 use nat::settings::Class;
 use nat::settings::SubscriberLimits;
-use nat::types::is_host_number;
+use nat::types::HostNumber;
 
 /// The limits of the current configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,7 +48,7 @@ impl Quotas {
             prefixes.map(|prefix| prefix.length()).max()
         };
         // Classes are of IPv4 subscribers.
-        let is_ipv4 = !is_host_number(event.subscriber.to_bits());
+        let is_ipv4 = !HostNumber::from(event.subscriber).is_ipv6();
         let classes = self.classes.iter().filter(|class| is_ipv4 && in_realm(class));
         let longest = classes.filter_map(|class| Some((length(class)?, class))).max_by_key(|(length, _)| *length);
         let limits = longest.map_or(&self.common, |(_, class)| &class.limits);

@@ -7,7 +7,7 @@ use nat::event::Cause;
 use nat::event::Event;
 use nat::event::EventKind;
 use nat::event::HostName;
-use nat::types::is_host_number;
+use nat::types::HostNumber;
 
 use super::codec::Cursor;
 use super::codec::put_varint;
@@ -320,7 +320,7 @@ impl Wanted {
         };
         self.external == Some(row.external)
             || self.subscriber == Some(row.subscriber)
-            || (is_host_number(row.subscriber) && hosts.get(row.subscriber).is_some_and(is_of))
+            || (HostNumber(row.subscriber).is_ipv6() && hosts.get(row.subscriber).is_some_and(is_of))
     }
 }
 
@@ -468,7 +468,7 @@ impl Builder {
     /// Takes the next event of a worker. Returns false if it was taken before.
     #[inline]
     pub(crate) fn apply(&mut self, worker: u8, event: &Event) -> bool {
-        if is_host_number(event.subscriber.to_bits()) {
+        if HostNumber::from(event.subscriber).is_ipv6() {
             return self.apply_of_host(worker, event);
         }
         self.apply_known(worker, event)
@@ -520,7 +520,7 @@ impl Builder {
             self.reaches_back = Some(known.min(changed_from_us));
         }
         if !missing.is_empty() {
-            if !is_host_number(event.subscriber.to_bits()) {
+            if !HostNumber::from(event.subscriber).is_ipv6() {
                 self.hosts.forget(worker);
             }
             let count = missing.end - missing.start;
@@ -692,7 +692,7 @@ impl Builder {
         let mut window = core::mem::replace(&mut self.window, next);
         window.rows.extend(self.open.iter().map(|(key, open)| key.row(&open)));
         let open = window.rows.iter().rev().take(self.open.len()).map(|row| row.subscriber);
-        let open = open.filter(|subscriber| is_host_number(*subscriber)).collect();
+        let open = open.filter(|subscriber| HostNumber(*subscriber).is_ipv6()).collect();
         window.names = self.hosts.cut(&open);
         self.named = 0;
         let coverage = &mut window.coverage;

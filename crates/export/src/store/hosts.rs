@@ -15,7 +15,7 @@ use nat::event::Event;
 use nat::event::HostName;
 use nat::event::UNKNOWN_HOST;
 use nat::types::HOSTS_FIRST;
-use nat::types::is_host_number;
+use nat::types::HostNumber;
 
 use super::codec::Cursor;
 use crate::subscriber::Subscriber;
@@ -53,7 +53,7 @@ impl NameRow {
             (input.u32()?, input.u32()?, input.u8()?, input.u8()?, input.u8()?);
         let (address, inner) = (u128::from_be_bytes(input.array()?), input.u32()?);
         let inner = (flags & IS_SOFTWIRE != 0).then_some(inner);
-        let is_possible = is_host_number(id) && flags <= (IS_CURRENT | IS_SOFTWIRE) && prefix_length <= 128;
+        let is_possible = HostNumber(id).is_ipv6() && flags <= (IS_CURRENT | IS_SOFTWIRE) && prefix_length <= 128;
         is_possible.then_some(NameRow {
             id,
             number,
@@ -127,7 +127,7 @@ impl Hosts {
             return *id;
         }
         loop {
-            let is_free = is_host_number(self.next) && self.next != UNKNOWN_HOST.to_bits();
+            let is_free = HostNumber(self.next).is_ipv6() && self.next != UNKNOWN_HOST.to_bits();
             let id = if is_free { self.next } else { HOSTS_FIRST };
             self.next = id + 1;
             // There are many more identifiers than names in memory.
@@ -251,7 +251,7 @@ impl fmt::Display for HostPrefix {
 
 /// What the subscriber of an interval is.
 pub(crate) fn subscriber_of(bits: u32, name: impl FnOnce(u32) -> Option<HostName>) -> Subscriber {
-    if is_host_number(bits) {
+    if HostNumber(bits).is_ipv6() {
         name(bits).map_or(Subscriber::Unknown, Subscriber::Host)
     } else {
         Subscriber::Ipv4(bits.into())

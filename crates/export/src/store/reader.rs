@@ -20,7 +20,7 @@ use std::path::PathBuf;
 
 use nat::Protocol;
 use nat::event::HostName;
-use nat::types::is_host_number;
+use nat::types::HostNumber;
 
 use self::search::Journal;
 use self::search::Search;
@@ -75,7 +75,7 @@ pub struct Question {
 impl Question {
     /// What is searched for: numbers and identifiers of IPv6 hosts are no addresses.
     pub(crate) fn searched(&self) -> Question {
-        let is_address = self.host.is_none() && !is_host_number(self.address.to_bits());
+        let is_address = self.host.is_none() && !HostNumber::from(self.address).is_ipv6();
         Question {
             address: if is_address { self.address } else { Ipv4Addr::UNSPECIFIED },
             to_us: self.to_us.max(self.from_us),

@@ -15,10 +15,10 @@ use nat::Protocol;
 use nat::deterministic::Owner;
 use nat::types::AddressIndex;
 use nat::types::Endpoint;
+use nat::types::HostNumber;
 use nat::types::InsideHost;
 use nat::types::MappingIndex;
 use nat::types::RealmId;
-use nat::types::is_host_number;
 
 use super::Search;
 use super::named;
@@ -161,7 +161,7 @@ impl Search<'_> {
     fn range_of(&self, index: AddressIndex, port: u16) -> Option<((RealmId, Ipv4Addr), SubscriberPorts)> {
         let shared = &self.shared;
         if let Some(lease) = shared.lease_of(index, port) {
-            let holder = (lease.holder.realm, Ipv4Addr::from_bits(lease.holder.address));
+            let holder = (lease.holder.realm, Ipv4Addr::from(lease.holder.address));
             return Some((holder, convert::block(shared, &lease)));
         }
         let Some(Owner::Subscriber(inside)) = shared.slice_owner(index, port) else { return None };
@@ -187,7 +187,7 @@ impl Search<'_> {
             "subscriber {who} has the {kind} {first_port}-{last_port} of {external_address}; no mapping uses port {port} now"
         );
         Ok(Some(FindAnswer {
-            holder: (!is_host_number(inside.to_bits())).then_some(inside),
+            holder: (!HostNumber::from(inside).is_ipv6()).then_some(inside),
             host,
             realm: Some(realm.0),
             vrf: Some(self.vrf(realm)),

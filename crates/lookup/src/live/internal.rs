@@ -7,9 +7,9 @@ use control::Page;
 use control::Place;
 use control::Refused;
 use nat::types::Endpoint;
+use nat::types::HostNumber;
 use nat::types::PoolId;
 use nat::types::RealmId;
-use nat::types::is_host_number;
 
 use super::Search;
 use super::refusals_of;
@@ -19,7 +19,7 @@ impl Search<'_> {
     pub(super) fn internal(&self) -> Result<Page<FindAnswer>, Fault> {
         let address = self.asked.address;
         // The number of an IPv6 host is no address.
-        if is_host_number(address.to_bits()) {
+        if HostNumber::from(address).is_ipv6() {
             return Ok(Page::whole(vec![self.nowhere(" (224.0.0.0/3: multicast or reserved)")]));
         }
         let served = self.realms.iter().filter_map(|realm| Some((*realm, self.shared.pool_for(*realm, address)?)));
@@ -83,7 +83,7 @@ impl Search<'_> {
     /// Mappings and flows of the port, or the subscribers with the address and their `refusals`, by
     /// realm.
     fn holdings(&self, refusals: &mut Vec<(u16, Refused)>) -> Result<Page<FindAnswer>, Fault> {
-        let owner = self.shared.worker_of_subscriber(self.asked.address.to_bits());
+        let owner = self.shared.worker_of_subscriber(self.asked.address.into());
         let filter = control::Filter {
             internal: Some(control::Prefix::host(self.asked.address)),
             internal_port: self.asked.port,

@@ -18,8 +18,8 @@ use control::Place;
 use control::Subscriber;
 use control::SubscriberPorts;
 use nat::types::AddressIndex;
+use nat::types::HostNumber;
 use nat::types::RealmId;
-use nat::types::is_host_number;
 
 use super::Search;
 use super::Use;
@@ -87,7 +87,7 @@ impl Search<'_> {
             }
             let paired = user.paired.as_ref();
             objects.push(FindAnswer {
-                holder: (!is_host_number(inside.to_bits())).then_some(*inside),
+                holder: (!HostNumber::from(*inside).is_ipv6()).then_some(*inside),
                 host: user.host,
                 realm: Some(*realm),
                 vrf: Some(self.vrf(RealmId(*realm))),
@@ -142,7 +142,7 @@ impl Search<'_> {
             }
         })?;
         for lease in self.shared.leases_on(index) {
-            let user = users.entry((lease.holder.realm.0, Ipv4Addr::from_bits(lease.holder.address))).or_default();
+            let user = users.entry((lease.holder.realm.0, Ipv4Addr::from(lease.holder.address))).or_default();
             user.blocks.push(convert::block(&self.shared, &lease));
         }
         for ((_, inside), user) in &mut users {

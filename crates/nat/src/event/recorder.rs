@@ -16,7 +16,7 @@ use super::refusals::Refusals;
 use crate::random::KeyedHash;
 use crate::time::Duration;
 use crate::time::Instant;
-use crate::types::is_host_number;
+use crate::types::HostNumber;
 
 /// What to do when the log is written too slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -329,7 +329,7 @@ impl EventLog {
 
     /// The event as a late report, without a host number that may mean another host by then.
     fn delayed(&self, event: Event) -> Event {
-        let is_other = self.refusals.interval() > SAME_HOST_WITHIN && is_host_number(event.subscriber.to_bits());
+        let is_other = self.refusals.interval() > SAME_HOST_WITHIN && HostNumber::from(event.subscriber).is_ipv6();
         Event { subscriber: if is_other { UNKNOWN_HOST } else { event.subscriber }, ..event }
     }
 

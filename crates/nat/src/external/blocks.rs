@@ -27,6 +27,7 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 pub use crate::types::Block;
 pub use crate::types::BlockSize;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 use crate::types::WorkerId;
 
@@ -137,7 +138,7 @@ pub struct Holder {
     /// Its realm.
     pub realm: RealmId,
     /// Its address; of IPv6 hosts, their prefix's number, never that of one host.
-    pub address: u32,
+    pub address: HostNumber,
 }
 
 const IS_HELD: u64 = 1 << 63;
@@ -149,7 +150,7 @@ impl Holder {
             | (size.0 as u64) << 56
             | (self.worker.0 as u64) << 48
             | (self.realm.0 as u64) << 32
-            | self.address as u64
+            | self.address.0 as u64
     }
 }
 
@@ -333,8 +334,11 @@ impl BlockTable {
     pub(crate) fn lease(&self, block: Block) -> Option<Lease> {
         let record = self.record(block.place())?;
         let word = record[0].load(Ordering::Acquire);
-        let holder =
-            Holder { worker: WorkerId((word >> 48) as u8), realm: RealmId((word >> 32) as u16), address: word as u32 };
+        let holder = Holder {
+            worker: WorkerId((word >> 48) as u8),
+            realm: RealmId((word >> 32) as u16),
+            address: HostNumber(word as u32),
+        };
         let since_s = (record[1].load(Ordering::Relaxed) >> 32) as u32;
         (word == holder.word(block.size())).then_some(Lease { block, holder, since_s })
     }

@@ -19,6 +19,7 @@ use crate::settings::Algorithm;
 use crate::settings::Allocation;
 use crate::settings::Pool;
 use crate::settings::Settings;
+use crate::types::HostNumber;
 use crate::types::Prefix;
 use crate::verdict::Verdict;
 
@@ -276,10 +277,10 @@ impl Formula {
     }
 
     /// The slice of a subscriber; `None` for any other address.
-    pub fn slice_of(&self, inside: u32) -> Option<Slice> {
-        let next = self.by_address.partition_point(|position| self.runs[*position as usize].first <= inside);
+    pub fn slice_of(&self, inside: HostNumber) -> Option<Slice> {
+        let next = self.by_address.partition_point(|position| self.runs[*position as usize].first <= inside.0);
         let run = &self.runs[*self.by_address.get(next.checked_sub(1)?)? as usize];
-        let offset = u64::from(inside - run.first);
+        let offset = u64::from(inside.0 - run.first);
         if offset >= run.count {
             return None;
         }
@@ -308,17 +309,17 @@ impl Formula {
         })
     }
 
-    pub(crate) fn why_no_slice(&self, inside: u32) -> Verdict {
+    pub(crate) fn why_no_slice(&self, inside: HostNumber) -> Verdict {
         if self.leaves_out(inside) { Verdict::BoundaryAddress } else { Verdict::SourceNotSubscriber }
     }
 
     /// True for a prefix's network and broadcast address.
-    pub fn leaves_out(&self, inside: u32) -> bool {
+    pub fn leaves_out(&self, inside: HostNumber) -> bool {
         let run_before = |end: u64| {
             let next = self.by_address.partition_point(|at| u64::from(self.runs[*at as usize].first) < end);
             Some(&self.runs[*self.by_address.get(next.checked_sub(1)?)? as usize])
         };
-        let inside = u64::from(inside);
+        let inside = u64::from(inside.0);
         // A run may begin right behind this address, or have ended before it.
         let (behind, before) = (run_before(inside + 2), run_before(inside + 1));
         behind.is_some_and(|run| run.leaves_out_edges && u64::from(run.first) == inside + 1)

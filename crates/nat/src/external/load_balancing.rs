@@ -26,6 +26,7 @@ use crate::settings::Settings;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::InsideHost;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -52,7 +53,7 @@ pub(crate) struct TargetGeneration {
 pub(crate) struct Aim {
     pub(crate) position: usize,
     pub(crate) realm: RealmId,
-    pub(crate) address: u32,
+    pub(crate) address: HostNumber,
     pub(crate) port: u16,
 }
 
@@ -97,14 +98,14 @@ impl TargetGeneration {
     pub(crate) fn aim(&self, position: usize, port: u16) -> Option<Aim> {
         let target = self.targets.get(position)?;
         let port = target.port.map_or(port, |first| first.wrapping_add(port.wrapping_sub(self.base)));
-        Some(Aim { position, realm: self.realm, address: target.address, port })
+        Some(Aim { position, realm: self.realm, address: HostNumber(target.address), port })
     }
 
     pub(crate) fn aims(&self, port: u16) -> impl Iterator<Item = Aim> {
         (0..self.targets.len()).filter_map(move |position| self.aim(position, port))
     }
 
-    fn leads_to(&self, port: u16, realm: RealmId, internal: (u32, u16)) -> bool {
+    fn leads_to(&self, port: u16, realm: RealmId, internal: (HostNumber, u16)) -> bool {
         let aims = (0..self.targets.len()).filter_map(|position| self.aim(position, port));
         aims.into_iter().any(|aim| (aim.realm, aim.address, aim.port) == (realm, internal.0, internal.1))
     }
@@ -257,7 +258,7 @@ impl Group {
         remote_outside: (u32, u16),
         behind: u8,
         here: &W,
-        worker_of: impl Fn(u32) -> W,
+        worker_of: impl Fn(HostNumber) -> W,
     ) -> Stop<W> {
         let mut step = usize::from(behind);
         for (generation, _) in self.generations.get(step..).unwrap_or(&[]) {
@@ -278,12 +279,12 @@ impl Group {
     }
 
     /// When an internal endpoint ceased to be a target.
-    pub(crate) fn left(&self, port: u16, realm: RealmId, internal: (u32, u16)) -> Option<Instant> {
+    pub(crate) fn left(&self, port: u16, realm: RealmId, internal: (HostNumber, u16)) -> Option<Instant> {
         let latest = self.generations.iter().rev().find(|(generation, _)| generation.leads_to(port, realm, internal));
         latest.and_then(|(_, until)| *until)
     }
 
-    pub(crate) fn leads_to(&self, port: u16, realm: RealmId, internal: (u32, u16)) -> bool {
+    pub(crate) fn leads_to(&self, port: u16, realm: RealmId, internal: (HostNumber, u16)) -> bool {
         self.current().is_some_and(|generation| generation.leads_to(port, realm, internal))
     }
 }

@@ -31,6 +31,7 @@ use crate::settings::Settings;
 use crate::state::host::subscriber_prefix;
 use crate::types::Endpoint;
 use crate::types::HOSTS_FIRST;
+use crate::types::HostNumber;
 use crate::types::InsideHost;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -280,7 +281,7 @@ impl StaticMappingTable {
             return None;
         }
         let pair = match host {
-            InsideHost::Ipv4(address) => self.own_address(realm, address.to_bits()),
+            InsideHost::Ipv4(address) => self.own_address(realm, (*address).into()),
             _ => None,
         };
         let place = home_place(&self.prefixes, self.prefix_length, host);
@@ -288,11 +289,11 @@ impl StaticMappingTable {
     }
 
     /// The external address of an IPv4 subscriber in a one-to-one pool; `None` for any other.
-    pub(crate) fn own_address(&self, realm: RealmId, inside_address: u32) -> Option<u32> {
-        if !self.may_concern(&Ipv4Addr::from_bits(inside_address).into()) {
+    pub(crate) fn own_address(&self, realm: RealmId, inside: HostNumber) -> Option<u32> {
+        if !self.may_concern(&InsideHost::Ipv4(inside.into())) {
             return None;
         }
-        let (first, offset) = self.pairs_by_inside.find(host_key(realm, inside_address))?;
+        let (first, offset) = self.pairs_by_inside.find(host_key(realm, inside.0))?;
         Some(first + offset as u32)
     }
 

@@ -10,7 +10,7 @@ use wire::ipv4;
 use wire::ipv4::Ipv4;
 use wire::ipv6;
 
-use crate::types::is_host_number;
+use crate::types::HostNumber;
 
 #[cfg(test)]
 mod tests;
@@ -51,7 +51,7 @@ pub fn may_answer(packet: &[u8]) -> bool {
 
 /// As [`may_answer`], for a translated packet, whose source is the number of an IPv6 host.
 pub(crate) fn may_answer_host(packet: &[u8]) -> bool {
-    may_answer_source(packet, is_host_number)
+    may_answer_source(packet, |source| HostNumber(source).is_ipv6())
 }
 
 fn may_answer_source(packet: &[u8], is_source: fn(u32) -> bool) -> bool {
@@ -155,7 +155,7 @@ pub fn echo_reply(packet: &mut [u8], identification: u16) -> Option<usize> {
 
 /// As [`echo_reply`], for a translated request, whose source is the number of an IPv6 host.
 pub(crate) fn echo_reply_to_host(packet: &mut [u8], identification: u16) -> Option<usize> {
-    echo_reply_to(packet, identification, is_host_number)
+    echo_reply_to(packet, identification, |source| HostNumber(source).is_ipv6())
 }
 
 fn echo_reply_to(packet: &mut [u8], identification: u16, is_source: fn(u32) -> bool) -> Option<usize> {

@@ -2,8 +2,8 @@
 
 use crate::headers::gre;
 use crate::types::DUMMY;
+use crate::types::HostNumber;
 use crate::types::Protocol;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 /// Offsets and lengths of the IPv4 header (RFC 791 §3.1).
@@ -257,6 +257,6 @@ pub(crate) const fn is_link_local(address: u32) -> bool {
 /// As [`destination_is_valid`], for a packet of this inside address. A link-local address belongs
 /// to the link of an IPv6 host, and no router forwards packets to it (RFC 3927 §2.7).
 #[inline]
-pub(crate) fn may_reach(inside: u32, destination: u32) -> bool {
-    destination_is_valid(destination) && !(is_host_number(inside) && is_link_local(destination))
+pub(crate) fn may_reach(inside: HostNumber, destination: u32) -> bool {
+    destination_is_valid(destination) && !(inside.is_ipv6() && is_link_local(destination))
 }

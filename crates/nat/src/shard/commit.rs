@@ -256,7 +256,7 @@ impl Ledger {
     ) -> Result<InternalKey, Verdict> {
         let Inside { realm, host, port, .. } = *inside;
         let address = match host {
-            InsideHost::Ipv4(address) => address.to_bits(),
+            InsideHost::Ipv4(address) => address.into(),
             InsideHost::Ipv6(_) | InsideHost::BehindB4 { .. } => {
                 let key = self.shared.transition.host_key(realm, &host).ok_or(Verdict::NoRoute)?;
                 self.enter_host_of(now, &key, realm)?

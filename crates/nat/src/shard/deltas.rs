@@ -40,11 +40,11 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 /// Rings for changes. Without a ring they cost nothing.
@@ -62,14 +62,14 @@ impl Shared {
         if let Some(host) = &delta.host {
             return self.worker_of_host(host.address.to_bits());
         }
-        self.worker_of_subscriber(delta.internal.address.to_bits())
+        self.worker_of_subscriber(delta.internal.address.into())
     }
 
     /// The worker of a grant.
     pub fn worker_of_grant(&self, delta: &GrantDelta) -> WorkerId {
         match &delta.host {
             Some(host) => self.worker_of_host(host.address.to_bits()),
-            None => self.worker_of_subscriber(delta.internal.address.to_bits()),
+            None => self.worker_of_subscriber(delta.internal.address.into()),
         }
     }
 }
@@ -77,12 +77,12 @@ impl Shared {
 impl View<'_> {
     #[inline]
     pub(super) fn host_of_delta(&self, internal: Endpoint) -> Option<DeltaHost> {
-        let number = internal.address.to_bits();
-        if is_host_number(number) { self.delta_host(number) } else { None }
+        let number = HostNumber::from(internal.address);
+        if number.is_ipv6() { self.delta_host(number) } else { None }
     }
 
     #[cold]
-    fn delta_host(&self, number: u32) -> Option<DeltaHost> {
+    fn delta_host(&self, number: HostNumber) -> Option<DeltaHost> {
         let host = self.state.subscribers.hosts.get(number)?;
         let transition = &self.snapshot.transition;
         let (inner, towards) = match host.way() {
@@ -272,7 +272,7 @@ impl Ledger {
         let key = InternalKey {
             realm: delta.realm,
             protocol: delta.protocol,
-            address: internal.address.to_bits(),
+            address: internal.address.into(),
             port: internal.port,
         };
         if let (Some(session), Some(remote_inside)) = (&delta.session, delta.remote_inside) {

@@ -28,6 +28,7 @@ use crate::state::subscriber::SubscriberStore;
 use crate::state::table::BucketTable;
 use crate::state::timers::Timers;
 use crate::steps::view::View;
+use crate::types::HostNumber;
 use crate::types::WorkerId;
 use crate::upkeep::walk::Savings;
 use crate::upkeep::walk::Walk;
@@ -213,13 +214,13 @@ impl Ledger {
 
     /// As [`View::may_have_static_mapping`]. Makes no view as long as there are no static mappings.
     #[inline(always)]
-    pub(in crate::shard) fn may_have_static_mapping(&self, address: u32) -> bool {
-        !self.shared.static_mappings.is_empty() && self.may_concern_static_mapping(address)
+    pub(in crate::shard) fn may_have_static_mapping(&self, number: HostNumber) -> bool {
+        !self.shared.static_mappings.is_empty() && self.may_concern_static_mapping(number)
     }
 
     #[inline(never)]
-    fn may_concern_static_mapping(&self, address: u32) -> bool {
-        self.view().may_have_static_mapping(address)
+    fn may_concern_static_mapping(&self, number: HostNumber) -> bool {
+        self.view().may_have_static_mapping(number)
     }
 
     /// As [`View::class_now`], without a view if the record is up to date.

@@ -18,12 +18,12 @@ use crate::steps::opening::NewMapping;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::PoolId;
 use crate::types::PoolName;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 const SESSIONS_LOOKED_AT_MAX: usize = 8;
@@ -109,7 +109,7 @@ impl View<'_> {
         let Some(address) = self.snapshot.address_index(external.address) else { return true };
         let realm = mapping.realm();
         let lease = self.snapshot.lease_of(address, external.port);
-        lease.is_some_and(|lease| lease.holder == self.holder(realm, internal.address.to_bits()))
+        lease.is_some_and(|lease| lease.holder == self.holder(realm, internal.address.into()))
             || self.snapshot.is_by_formula(address, external.port, realm, internal.address)
     }
 
@@ -141,10 +141,16 @@ impl View<'_> {
         self.event_of_lease(kind, now, (record.realm(), record.address), block)
     }
 
-    pub(super) fn event_of_lease(&self, kind: EventKind, now: Instant, holder: (RealmId, u32), block: Block) -> Event {
+    pub(super) fn event_of_lease(
+        &self,
+        kind: EventKind,
+        now: Instant,
+        holder: (RealmId, HostNumber),
+        block: Block,
+    ) -> Event {
         let (realm, subscriber) = holder;
         Event {
-            subscriber: Ipv4Addr::from_bits(subscriber),
+            subscriber: subscriber.into(),
             external: self.snapshot.address(block.address()),
             first_port: block.first_port(),
             last_port: block.last_port(),
@@ -159,7 +165,7 @@ impl Ledger {
     /// Records an allocation or an end, after its host's name.
     #[inline(always)]
     pub(in crate::shard) fn record(&mut self, event: Event) {
-        if is_host_number(event.subscriber.to_bits()) {
+        if HostNumber::from(event.subscriber).is_ipv6() {
             self.record_of_host(event);
         } else {
             self.events.record(event);
@@ -179,7 +185,7 @@ impl Ledger {
     /// host's name.
     #[inline]
     pub(in crate::shard) fn named(&mut self, now: Instant, realm: RealmId, subscriber: Ipv4Addr) -> Ipv4Addr {
-        let is_known = !is_host_number(subscriber.to_bits()) || self.is_named(now, realm, subscriber, true);
+        let is_known = !HostNumber::from(subscriber).is_ipv6() || self.is_named(now, realm, subscriber, true);
         if is_known { subscriber } else { UNKNOWN_HOST }
     }
 
@@ -193,10 +199,10 @@ impl Ledger {
         if self.events.take_names_lost() {
             hosts.forget_names();
         }
-        let Some(name) = hosts.unlogged_name(number.to_bits()) else { return true };
+        let Some(name) = hosts.unlogged_name(number.into()) else { return true };
         let is_named = self.events.record_name(name.event(now, realm, number), is_minor);
         if is_named {
-            hosts.set_logged(number.to_bits());
+            hosts.set_logged(number.into());
         }
         is_named
     }
@@ -237,7 +243,7 @@ impl Ledger {
             false => (EventKind::MappingCreated, new.cause),
         };
         let InternalKey { realm, protocol, address, port } = new.key;
-        let internal = Endpoint::new(Ipv4Addr::from_bits(address), port);
+        let internal = Endpoint::new(address.into(), port);
         self.record(Event::of_mapping(kind, now, realm, protocol, internal, external).because(cause));
     }
 
@@ -382,7 +388,7 @@ impl Ledger {
             return;
         }
         let Unmade { key, verdict, .. } = unmade;
-        let subscriber = Ipv4Addr::from_bits(key.address);
+        let subscriber = Ipv4Addr::from(key.address);
         let known = self.state.subscribers.find(key.realm, key.address);
         if let Some(slot) = known {
             // New settings may have put a threshold below present usage.

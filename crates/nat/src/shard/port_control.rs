@@ -27,9 +27,9 @@ use crate::steps::view::View;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 /// Prefix bits before an IPv4 address in a PCP field.
@@ -44,7 +44,7 @@ pub(in crate::shard) enum Answer {
     /// A copy of the request, for an unknown NAT-PMP opcode.
     Copy,
     /// The request's subject, of another worker.
-    Elsewhere(u32),
+    Elsewhere(HostNumber),
     Nothing,
 }
 
@@ -213,10 +213,14 @@ impl Ledger {
     }
 
     /// The address the request is about, and its options.
-    fn check_pcp(&mut self, datagram: &Datagram<'_>, request: &pcp::Request<'_>) -> Result<(u32, Options), Code> {
-        let own = datagram.source.address.to_bits();
+    fn check_pcp(
+        &mut self,
+        datagram: &Datagram<'_>,
+        request: &pcp::Request<'_>,
+    ) -> Result<(HostNumber, Options), Code> {
+        let own = HostNumber::from(datagram.source.address);
         let is_own = match datagram.asker {
-            Asker::Ipv4 => pcp::unmapped(&request.client) == Some(own),
+            Asker::Ipv4 => pcp::unmapped(&request.client) == Some(own.0),
             Asker::Host(address) => request.client == address,
             Asker::B4(address, _) => request.client == address.to_be_bytes(),
         };
@@ -240,10 +244,12 @@ impl Ledger {
             return Err(Code::UnsupportedOption);
         }
         match pcp::unmapped(&third) {
-            Some(subject) if subject == own => Err(Code::MalformedRequest),
+            Some(subject) if HostNumber(subject) == own => Err(Code::MalformedRequest),
             // The numbers of IPv6 hosts are no addresses.
-            Some(subject) if !is_host_number(subject) && self.shared.route_in(datagram.realm, subject).is_some() => {
-                Ok((subject, options))
+            Some(address)
+                if !HostNumber(address).is_ipv6() && self.shared.route_in(datagram.realm, address).is_some() =>
+            {
+                Ok((HostNumber(address), options))
             }
             _ => Err(Code::UnsupportedOption),
         }
@@ -257,9 +263,9 @@ impl Ledger {
         request: &pcp::Request<'_>,
         (address, way): (u128, Way),
         third: Option<[u8; 16]>,
-    ) -> Result<u32, Code> {
+    ) -> Result<HostNumber, Code> {
         let Some(third) = third else {
-            return if request.body == Body::Announce { Ok(0) } else { Err(Code::NotAuthorized) };
+            return if request.body == Body::Announce { Ok(HostNumber(0)) } else { Err(Code::NotAuthorized) };
         };
         if third == address.to_be_bytes() {
             return Err(Code::MalformedRequest);
@@ -275,9 +281,9 @@ impl Ledger {
     }
 
     /// False if there is none.
-    fn give_up_held_down(&mut self, now: Instant, realm: RealmId, address: u32) -> bool {
+    fn give_up_held_down(&mut self, now: Instant, realm: RealmId, host: HostNumber) -> bool {
         let is_held_down = |index: &u32| self.state.grants.get(*index).is_held_down();
-        let found = self.state.grants_beside(realm, address).find(is_held_down);
+        let found = self.state.grants_beside(realm, host).find(is_held_down);
         let Some(index) = found else { return false };
         let mapping = self.state.grants.get(index).mapping;
         let is_shared = self.view().shares_mapping(now, index);
@@ -290,16 +296,16 @@ impl Ledger {
 
     /// [`Ledger::open_grant`], within a subscriber's limits.
     fn open_counted(&mut self, now: Instant, request: &crate::state::grant::Request) -> Result<u32, Fault> {
-        let (realm, address) = (request.key.realm, request.key.address);
+        let (realm, host) = (request.key.realm, request.key.address);
         let most = self.shared.settings().port_control.mappings_per_subscriber;
         let is_known = self.view().find_grant(request).is_some_and(|known| self.state.grants.get(known).is_alive(now));
-        if !is_known && self.view().live_grants(now, realm, address) >= most {
+        if !is_known && self.view().live_grants(now, realm, host) >= most {
             return Err(Code::UserExceededQuota.into());
         }
         let mut result = self.open_grant(now, request);
         for _ in 0..GIVEN_UP_MAX {
             match result {
-                Err(denied) if is_own_limit(denied) && self.give_up_held_down(now, realm, address) => {
+                Err(denied) if is_own_limit(denied) && self.give_up_held_down(now, realm, host) => {
                     result = self.open_grant(now, request);
                 }
                 _ => break,
@@ -319,8 +325,8 @@ impl Ledger {
 struct Asked<'o> {
     now: Instant,
     realm: RealmId,
-    /// The inside address of the mapping.
-    subject: u32,
+    /// The inside host of the mapping.
+    subject: HostNumber,
     source: Endpoint,
     asker: Asker,
     lifetime: u32,
@@ -342,8 +348,8 @@ impl Asked<'_> {
 
 impl View<'_> {
     /// Number of grants that hosts asked for. Gateways have their own limit.
-    fn live_grants(&self, now: Instant, realm: RealmId, address: u32) -> u32 {
-        let of_subscriber = self.state.grants_beside(realm, address).map(|index| self.state.grants.get(index));
+    fn live_grants(&self, now: Instant, realm: RealmId, host: HostNumber) -> u32 {
+        let of_subscriber = self.state.grants_beside(realm, host).map(|index| self.state.grants.get(index));
         of_subscriber.filter(|grant| grant.is_alive(now) && !grant.origin().is_alg()).count() as u32
     }
 
@@ -356,10 +362,10 @@ impl View<'_> {
     fn epoch_of(&self, datagram: &Datagram<'_>) -> u32 {
         let Datagram { now, realm, source, .. } = *datagram;
         match datagram.asker {
-            Asker::Ipv4 | Asker::Host(_) => self.epoch_for(now, realm, source.address.to_bits()),
+            Asker::Ipv4 | Asker::Host(_) => self.epoch_for(now, realm, source.address.into()),
             Asker::B4(address, _) => {
                 let owner = self.state.subscribers.hosts.find_subscriber(address, realm);
-                self.state.grants.epoch(realm, owner.unwrap_or(0), now)
+                self.state.grants.epoch(realm, owner.unwrap_or_default(), now)
             }
         }
     }
@@ -373,7 +379,7 @@ impl View<'_> {
         }
     }
 
-    pub(in crate::shard) fn prefix_of(&self, host: u32) -> Option<translate::Prefix> {
+    pub(in crate::shard) fn prefix_of(&self, host: HostNumber) -> Option<translate::Prefix> {
         match self.state.subscribers.hosts.get(host)?.way() {
             Way::Nat64(position) => self.snapshot.transition.prefix(position),
             Way::Softwire(_) => None,
@@ -382,7 +388,7 @@ impl View<'_> {
 
     /// A remote peer's IPv4 address, and how many of its bits the field's first `length` have.
     /// NAT64 hosts write IPv4 hosts with their prefix (RFC 6887 §12.1).
-    fn remote_of(&self, subject: u32, field: &[u8; 16], length: u8) -> Option<(u32, u8)> {
+    fn remote_of(&self, subject: HostNumber, field: &[u8; 16], length: u8) -> Option<(u32, u8)> {
         if let Some(address) = pcp::unmapped(field) {
             return Some((address, length.checked_sub(MAPPED_BITS)?));
         }
@@ -398,9 +404,9 @@ impl View<'_> {
     /// The epoch time of a reply (RFC 6887 §8.5). A requester that may ask for third parties has
     /// subjects on many workers, so it gets the common one; updates report what happens to a single
     /// subject.
-    pub(in crate::shard) fn epoch_for(&self, now: Instant, realm: RealmId, requester: u32) -> u32 {
+    pub(in crate::shard) fn epoch_for(&self, now: Instant, realm: RealmId, requester: HostNumber) -> u32 {
         let third_party = &self.snapshot.settings().port_control.third_party;
-        let is_host = is_host_number(requester);
+        let is_host = requester.is_ipv6();
         match !is_host && third_party.iter().any(|prefix| prefix.contains(requester.into())) {
             true => self.state.grants.common_epoch(now),
             false => self.state.grants.epoch(realm, self.state.owner_of(requester), now),

@@ -22,6 +22,7 @@ use crate::settings::Pool;
 use crate::settings::Route;
 use crate::settings::Settings;
 use crate::time::Duration;
+use crate::types::HostNumber;
 use crate::types::InterfaceId;
 use crate::types::PoolId;
 use crate::types::Prefix;
@@ -265,7 +266,7 @@ fn under_a_known_secret_all_keys_of_a_protocol_collide() {
             shard.path.ledger.state.hash_of(&crate::state::mapping::InternalKey {
                 realm: RealmId::default(),
                 protocol,
-                address,
+                address: HostNumber(address),
                 port,
             })
         };

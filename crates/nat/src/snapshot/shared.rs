@@ -66,6 +66,7 @@ use crate::types::AddressIndex;
 use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::HostNumber;
 use crate::types::InsideHost;
 use crate::types::InterfaceId;
 use crate::types::MappingIndex;
@@ -77,7 +78,6 @@ use crate::types::RealmId;
 use crate::types::SOFTWIRE_HOSTS_FIRST;
 use crate::types::Side;
 use crate::types::WorkerId;
-use crate::types::is_host_number;
 
 pub use self::compile::BuildError;
 pub(crate) use self::compiled_pool::CompiledBlocks;
@@ -323,7 +323,7 @@ impl Shared {
     /// True if all that the pool could give to an inside address drains. Forwards are created
     /// anyway.
     #[inline]
-    pub(crate) fn has_only_closed(&self, compiled: &CompiledPool, realm: RealmId, inside: u32) -> bool {
+    pub(crate) fn has_only_closed(&self, compiled: &CompiledPool, realm: RealmId, inside: HostNumber) -> bool {
         if compiled.one_to_one {
             let own = self.static_mappings.own_address(realm, inside).and_then(|own| self.address_index(own.into()));
             return own.is_some_and(|own| self.closed(own).is_some());
@@ -540,7 +540,7 @@ impl Shared {
     #[inline]
     pub(crate) fn worker_of_inside(&self, host: &InsideHost) -> WorkerId {
         match host {
-            InsideHost::Ipv4(address) => self.worker_of_subscriber(address.to_bits()),
+            InsideHost::Ipv4(address) => self.worker_of_subscriber((*address).into()),
             InsideHost::Ipv6(address) | InsideHost::BehindB4 { b4: address, .. } => {
                 self.worker_of_host(address.to_bits())
             }
@@ -606,7 +606,7 @@ impl Shared {
     }
 
     pub(crate) fn own_address_towards(&self, towards: Facing, destination: u32) -> Option<u32> {
-        if is_host_number(destination) {
+        if HostNumber(destination).is_ipv6() {
             return Some(if destination < SOFTWIRE_HOSTS_FIRST { DUMMY } else { AFTR_INSIDE });
         }
         let hop = self.route(towards, destination, destination)?;

@@ -10,6 +10,7 @@ use crate::rows::Prospect;
 use crate::snapshot::shared::Shared;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::HostNumber;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -54,7 +55,7 @@ impl SliceHolds {
         &mut self,
         candidate: &Shared,
         range: PortRange,
-        (realm, inside): (RealmId, u32),
+        (realm, inside): (RealmId, HostNumber),
         becomes: Prospect,
         now: Instant,
     ) {
@@ -93,7 +94,7 @@ pub(crate) struct SliceUse {
 }
 
 impl Shared {
-    fn is_slice_of_another(&self, address: AddressIndex, port: u16, realm: RealmId, inside: u32) -> bool {
+    fn is_slice_of_another(&self, address: AddressIndex, port: u16, realm: RealmId, inside: HostNumber) -> bool {
         matches!(self.slice_owner(address, port), Some(Owner::Subscriber(_)))
             && !self.is_by_formula(address, port, realm, inside.into())
     }
@@ -163,7 +164,7 @@ impl Shared {
         slice: PortRange,
         protocol: Protocol,
         realm: RealmId,
-        inside: u32,
+        inside: HostNumber,
     ) -> SliceUse {
         let leases = self.ports.leases_on(slice.address).filter(|lease| {
             let (block, holder) = (lease.block, lease.holder);

@@ -24,6 +24,7 @@ use crate::state::mapping::InternalKey;
 use crate::state::mapping::Mapping;
 use crate::state::table::BucketTable;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -131,7 +132,7 @@ impl AlgSession {
             alg: AlgId(0),
             client_is_inside: true,
             is_of_registration: false,
-            inside: InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address: 0, port: 0 },
+            inside: InternalKey { realm: RealmId(0), protocol: Protocol::Udp, address: HostNumber(0), port: 0 },
             memory: Memory::default(),
             known: [Known::default(); KNOWN_MAX],
             known_len: 0,

@@ -3,6 +3,7 @@
 
 use crate::random::KeyedHash;
 use crate::state::table::BucketTable;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use mem::ArenaError;
@@ -15,7 +16,7 @@ pub(crate) const CALL_SPACE: Protocol = Protocol::Icmp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallKey {
     pub(crate) realm: RealmId,
-    pub(crate) inside: u32,
+    pub(crate) inside: HostNumber,
     /// The peer's address and call identifier.
     pub(crate) remote: (u32, u16),
 }
@@ -45,7 +46,7 @@ impl CallTable {
     }
 
     fn hash_of(&self, key: &CallKey) -> u64 {
-        let addresses = u64::from(key.inside) << 32 | u64::from(key.remote.0);
+        let addresses = u64::from(key.inside.0) << 32 | u64::from(key.remote.0);
         self.hash.hash(addresses, u64::from(key.realm.0) << 16 | u64::from(key.remote.1))
     }
 

@@ -29,6 +29,7 @@ use crate::state::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -159,8 +160,8 @@ impl Flow {
     }
 
     #[inline]
-    pub(crate) fn internal(&self) -> (u32, u16) {
-        (self.internal as u32, (self.internal >> 32) as u16)
+    pub(crate) fn internal(&self) -> (HostNumber, u16) {
+        (HostNumber(self.internal as u32), (self.internal >> 32) as u16)
     }
 
     #[inline]
@@ -260,8 +261,8 @@ impl Flow {
     }
 }
 
-pub(crate) fn endpoint((address, port): (u32, u16)) -> Endpoint {
-    Endpoint::new(Ipv4Addr::from_bits(address), port)
+pub(crate) fn endpoint<A: Into<Ipv4Addr>>((address, port): (A, u16)) -> Endpoint {
+    Endpoint::new(address.into(), port)
 }
 
 pub(crate) struct FlowStore {

@@ -25,6 +25,7 @@ use crate::state::fifo_map::FifoMap;
 use crate::state::fifo_map::Slot;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::verdict::Verdict;
@@ -119,7 +120,7 @@ pub struct FragmentInfo {
     /// Ports of a first fragment; for ICMP the identifier twice.
     pub first_ports: Option<(u16, u16)>,
     /// Whose share it takes: the source, or an IPv6 host's subscriber.
-    pub owner: u32,
+    pub owner: HostNumber,
 }
 
 /// Valid until the next [`FragmentTracker::accept`] or [`FragmentTracker::expire`].
@@ -494,8 +495,8 @@ impl FragmentTracker {
         discarded
     }
 
-    fn begin(&mut self, now: Instant, hash: u64, key: FragmentKey, owner: u32) -> Option<Slot> {
-        let source = self.hash.hash(owner.into(), key.facing()) as usize & (SOURCES - 1);
+    fn begin(&mut self, now: Instant, hash: u64, key: FragmentKey, owner: HostNumber) -> Option<Slot> {
+        let source = self.hash.hash(owner.0.into(), key.facing()) as usize & (SOURCES - 1);
         let by_source = self.sources.get_mut(source)?;
         let by_side = self.sides.get_mut(key.side())?;
         if by_source.datagrams >= self.source_max.datagrams || by_side.datagrams >= self.side_max.datagrams {

@@ -45,6 +45,7 @@ use crate::state::mapping::InternalKey;
 use crate::state::table::BucketTable;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
@@ -235,7 +236,7 @@ pub struct Requester {
     /// PCP mapping nonce.
     pub nonce: [u8; 12],
     /// Source of the request.
-    pub address: u32,
+    pub address: HostNumber,
     /// See `address`.
     pub port: u16,
     /// Size of the port set (RFC 7753) that the port is in; 0 or 1 for none.
@@ -249,11 +250,18 @@ pub struct Requester {
 impl Requester {
     /// A requester without a port set.
     pub const fn new(nonce: [u8; 12], from: Endpoint) -> Requester {
-        Requester { nonce, address: from.address.to_bits(), port: from.port, set_size: 0, set_first: 0, by_b4: 0 }
+        Requester {
+            nonce,
+            address: HostNumber(from.address.to_bits()),
+            port: from.port,
+            set_size: 0,
+            set_first: 0,
+            by_b4: 0,
+        }
     }
 
     pub(crate) const fn of_control(port: u16) -> Requester {
-        Requester { nonce: [0; 12], address: 0, port, set_size: 0, set_first: 0, by_b4: 0 }
+        Requester { nonce: [0; 12], address: HostNumber(0), port, set_size: 0, set_first: 0, by_b4: 0 }
     }
 
     /// The same requester, as the B4 that asked for a host behind it.
@@ -341,7 +349,7 @@ pub(crate) struct Grant {
     owner: u32,
     next: u32,
     previous: u32,
-    internal_address: u32,
+    internal_address: HostNumber,
     pub(crate) external_address: u32,
     internal_port: u16,
     pub(crate) external_port: u16,
@@ -505,7 +513,7 @@ impl Grant {
 #[derive(FromZeros, Clone, Copy)]
 #[repr(C)]
 struct Owner {
-    address: u32,
+    address: HostNumber,
     realm: u16,
     in_use: u16,
     head: u32,
@@ -612,8 +620,8 @@ impl GrantStore {
         self.hash.hash(key.word(), 0x6772)
     }
 
-    fn hash_of_owner(&self, realm: RealmId, address: u32) -> u64 {
-        self.hash.hash(u64::from(realm.0) << 32 | u64::from(address), 0x6f77)
+    fn hash_of_owner(&self, realm: RealmId, address: HostNumber) -> u64 {
+        self.hash.hash(u64::from(realm.0) << 32 | u64::from(address.0), 0x6f77)
     }
 
     /// Alive or not.
@@ -647,7 +655,7 @@ impl GrantStore {
         self.find(key, closes).map_or(Admission::AsPool, Admission::Refused)
     }
 
-    fn find_owner(&self, realm: RealmId, address: u32) -> Option<u32> {
+    fn find_owner(&self, realm: RealmId, address: HostNumber) -> Option<u32> {
         if self.by_owner.is_empty() {
             return None;
         }
@@ -658,13 +666,13 @@ impl GrantStore {
     }
 
     /// Including held-down ones, latest first.
-    pub(crate) fn of_owner(&self, realm: RealmId, address: u32) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn of_owner(&self, realm: RealmId, address: HostNumber) -> impl Iterator<Item = u32> + '_ {
         let first = self.find_owner(realm, address).map_or(0, |owner| self.owners[owner as usize].head);
         let next = |index: &u32| Some(self.get(*index).next);
         core::iter::successors(Some(first), next).take_while(|index| *index != 0)
     }
 
-    pub(crate) fn count_of_owner(&self, realm: RealmId, address: u32) -> u32 {
+    pub(crate) fn count_of_owner(&self, realm: RealmId, address: HostNumber) -> u32 {
         self.find_owner(realm, address).map_or(0, |owner| self.owners[owner as usize].count)
     }
 
@@ -672,7 +680,7 @@ impl GrantStore {
     pub(crate) fn insert(
         &mut self,
         request: &Request,
-        owner: u32,
+        owner: HostNumber,
         mapping: (u32, Endpoint),
         hold: u32,
         now: Instant,
@@ -748,7 +756,7 @@ impl GrantStore {
         self.free = index;
     }
 
-    fn owner_for(&mut self, realm: RealmId, address: u32) -> Option<u32> {
+    fn owner_for(&mut self, realm: RealmId, address: HostNumber) -> Option<u32> {
         if let Some(known) = self.find_owner(realm, address) {
             return Some(known);
         }
@@ -778,7 +786,7 @@ impl GrantStore {
     }
 
     /// The epoch time of a client (RFC 6887 §8.5): seconds since its mappings were last lost.
-    pub(crate) fn epoch(&self, realm: RealmId, address: u32, now: Instant) -> u32 {
+    pub(crate) fn epoch(&self, realm: RealmId, address: HostNumber, now: Instant) -> u32 {
         let owner = self.find_owner(realm, address).map(|owner| self.owners[owner as usize].epoch_began);
         let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
         now_s.saturating_sub(owner.unwrap_or(self.epoch_began)) as u32
@@ -810,14 +818,14 @@ impl GrantStore {
     }
 
     /// The client's external address changed.
-    pub(crate) fn reset_epoch(&mut self, realm: RealmId, address: u32, now: Instant) {
+    pub(crate) fn reset_epoch(&mut self, realm: RealmId, address: HostNumber, now: Instant) {
         if let Some(owner) = self.find_owner(realm, address) {
             self.owners[owner as usize].epoch_began = EPOCH_BIAS + now.as_micros() / 1_000_000;
         }
     }
 
     /// For a restored grant.
-    pub(crate) fn set_epoch_of(&mut self, realm: RealmId, address: u32, now: Instant, epoch_s: u32) {
+    pub(crate) fn set_epoch_of(&mut self, realm: RealmId, address: HostNumber, now: Instant, epoch_s: u32) {
         if let Some(owner) = self.find_owner(realm, address) {
             let now_s = EPOCH_BIAS + now.as_micros() / 1_000_000;
             self.owners[owner as usize].epoch_began = now_s - u64::from(epoch_s);

@@ -27,10 +27,10 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::HOSTS_FIRST;
 use crate::types::HostName;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 use crate::types::SOFTWIRE_HOSTS_FIRST;
 use crate::types::WorkerId;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ impl HostKey {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Previewed {
-    pub(crate) number: u32,
+    pub(crate) number: HostNumber,
     pub(crate) is_known: bool,
 }
 
@@ -246,8 +246,8 @@ pub(crate) struct HostStore {
 }
 
 #[inline]
-pub(crate) const fn worker_of_number(number: u32, workers: usize) -> WorkerId {
-    WorkerId((((number as u64 & (NUMBERS - 1)) * workers as u64) / NUMBERS) as u8)
+pub(crate) const fn worker_of_number(number: HostNumber, workers: usize) -> WorkerId {
+    WorkerId((((number.0 as u64 & (NUMBERS - 1)) * workers as u64) / NUMBERS) as u8)
 }
 
 const fn first_of(worker: WorkerId, workers: usize) -> u32 {
@@ -346,25 +346,25 @@ impl HostStore {
     }
 
     #[inline(always)]
-    fn number(&self, index: u32) -> u32 {
-        self.records.at(index).way().numbers() | (self.first + index)
+    fn number(&self, index: u32) -> HostNumber {
+        HostNumber(self.records.at(index).way().numbers() | (self.first + index))
     }
 
     #[inline(always)]
-    fn index_of(&self, number: u32) -> Option<u32> {
-        let index = (number & (NUMBERS as u32 - 1)).checked_sub(self.first)?;
-        (is_host_number(number) && index < self.untouched).then_some(index)
+    fn index_of(&self, number: HostNumber) -> Option<u32> {
+        let index = (number.0 & (NUMBERS as u32 - 1)).checked_sub(self.first)?;
+        (number.is_ipv6() && index < self.untouched).then_some(index)
     }
 
     /// The record of a number; `None` for a number of another worker.
     #[inline(always)]
-    pub(crate) fn get(&self, number: u32) -> Option<&Host> {
+    pub(crate) fn get(&self, number: HostNumber) -> Option<&Host> {
         self.index_of(number).map(|index| self.records.at(index)).filter(|host| host.is_in_use())
     }
 
     /// Place of the record, prefetched; 0 for none.
     #[inline(always)]
-    pub(crate) fn aim_at_number(&self, number: u32) -> u32 {
+    pub(crate) fn aim_at_number(&self, number: HostNumber) -> u32 {
         let index = self.index_of(number).unwrap_or(0);
         self.records.prefetch(index as usize);
         index
@@ -383,14 +383,14 @@ impl HostStore {
     }
 
     /// The name that the log needs before a record with this number.
-    pub(crate) fn unlogged_name(&self, number: u32) -> Option<HostName> {
+    pub(crate) fn unlogged_name(&self, number: HostNumber) -> Option<HostName> {
         let host = self.get(number).filter(|host| host.flags() >> NAMED_SHIFT != self.naming)?;
         let prefix_length = if host.is_subscriber() { self.prefix_length } else { 128 };
         let is_softwire = host.flags() & SOFTWIRE != 0;
         Some(HostName { address: host.address(), prefix_length, inner: is_softwire.then_some(host.inner()) })
     }
 
-    pub(crate) fn set_logged(&mut self, number: u32) {
+    pub(crate) fn set_logged(&mut self, number: HostNumber) {
         let naming = self.naming;
         if let Some(index) = self.index_of(number) {
             let host = self.records.at_mut(index);
@@ -405,29 +405,29 @@ impl HostStore {
 
     /// An address or number; an IPv4 address is its own subscriber.
     #[inline(always)]
-    pub(crate) fn subscriber_of(&self, address: u32) -> u32 {
-        if is_host_number(address) { self.subscriber_of_host(address) } else { address }
+    pub(crate) fn subscriber_of(&self, number: HostNumber) -> HostNumber {
+        if number.is_ipv6() { self.subscriber_of_host(number) } else { number }
     }
 
     #[inline]
-    fn subscriber_of_host(&self, number: u32) -> u32 {
+    fn subscriber_of_host(&self, number: HostNumber) -> HostNumber {
         match self.get(number) {
-            Some(host) if !host.is_subscriber() => host.subscriber,
+            Some(host) if !host.is_subscriber() => HostNumber(host.subscriber),
             // The number of a new host behind a softwire, see `preview`.
-            Some(_) => number & !(HOSTS_FIRST ^ SOFTWIRE_HOSTS_FIRST),
+            Some(_) => HostNumber(number.0 & !(HOSTS_FIRST ^ SOFTWIRE_HOSTS_FIRST)),
             None => number,
         }
     }
 
     #[inline(always)]
-    pub(crate) fn find(&self, hash: u64, key: &HostKey) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u64, key: &HostKey) -> Option<HostNumber> {
         let words = key.words();
         self.table.find(hash, |index| self.records.at(index).is(words)).map(|index| self.number(index))
     }
 
     /// As [`HostStore::enter`] for the host from [`HostStore::aim`]; `None` if it is another.
     #[inline(always)]
-    pub(crate) fn enter_expected(&mut self, now: Instant, candidate: u32, words: HostWords) -> Option<u32> {
+    pub(crate) fn enter_expected(&mut self, now: Instant, candidate: u32, words: HostWords) -> Option<HostNumber> {
         let record = self.records.at_mut(candidate);
         if !record.is(words) {
             return None;
@@ -435,13 +435,13 @@ impl HostStore {
         if record.references == 0 {
             record.touch(now);
         }
-        Some(words.numbers() | (self.first + candidate))
+        Some(HostNumber(words.numbers() | (self.first + candidate)))
     }
 
     /// As [`HostStore::enter`] for a known host.
     #[cold]
     #[inline(never)]
-    pub(crate) fn enter_known(&mut self, now: Instant, hash: u64, words: &HostWords) -> Option<u32> {
+    pub(crate) fn enter_known(&mut self, now: Instant, hash: u64, words: &HostWords) -> Option<HostNumber> {
         let index = self.table.find(hash, |index| self.records.at(index).is(*words))?;
         let record = self.records.at_mut(index);
         if record.references == 0 {
@@ -452,7 +452,13 @@ impl HostStore {
 
     /// Finds a host, or gives it a number.
     #[inline(always)]
-    pub(crate) fn enter(&mut self, now: Instant, hash: u64, key: &HostKey, realm: RealmId) -> Result<u32, Verdict> {
+    pub(crate) fn enter(
+        &mut self,
+        now: Instant,
+        hash: u64,
+        key: &HostKey,
+        realm: RealmId,
+    ) -> Result<HostNumber, Verdict> {
         let words = key.words();
         let found = self.table.find(hash, |index| self.records.at(index).is(words));
         let index = match found {
@@ -472,7 +478,7 @@ impl HostStore {
         if self.records.at(index).subscriber >= self.per_subscriber_max {
             return Err(Verdict::HostLimit);
         }
-        let mut fresh = Host { subscriber, ..Host::of(key) };
+        let mut fresh = Host { subscriber: subscriber.0, ..Host::of(key) };
         fresh.set_flags(key.way.flags() | UNNAMED);
         fresh.touch(now);
         // First, so that making room does not replace the subscriber.
@@ -525,16 +531,16 @@ impl HostStore {
             0 => self.untouched,
             free => free,
         };
-        let number = subscriber.unwrap_or(HOSTS_FIRST | (self.first + fresh));
+        let number = subscriber.map_or(HOSTS_FIRST | (self.first + fresh), |number| number.0);
         // Routes recognise the way by the number.
-        Ok(Previewed { number: number | key.way.numbers(), is_known: false })
+        Ok(Previewed { number: HostNumber(number | key.way.numbers()), is_known: false })
     }
 
     fn hash_of_subscriber(&self, prefix: u128, realm: RealmId) -> u64 {
         self.hash.hash((prefix >> 64) as u64, prefix as u64 ^ u64::from(realm.0) << 16 ^ 0x5b5c)
     }
 
-    pub(crate) fn find_subscriber(&self, address: u128, realm: RealmId) -> Option<u32> {
+    pub(crate) fn find_subscriber(&self, address: u128, realm: RealmId) -> Option<HostNumber> {
         let prefix = subscriber_prefix(address, self.prefix_length);
         let hash = self.hash_of_subscriber(prefix, realm);
         let is_it = |index| {
@@ -544,7 +550,7 @@ impl HostStore {
         self.table.find(hash, is_it).map(|index| self.number(index))
     }
 
-    fn subscriber_for(&mut self, now: Instant, address: u128, realm: RealmId) -> Result<u32, Verdict> {
+    fn subscriber_for(&mut self, now: Instant, address: u128, realm: RealmId) -> Result<HostNumber, Verdict> {
         if let Some(number) = self.find_subscriber(address, realm) {
             return Ok(number);
         }
@@ -627,15 +633,15 @@ impl HostStore {
     /// The subscriber of a host, if it has no other host and nothing else has named it.
     fn only_for(&self, host: u32) -> Option<u32> {
         let host = self.records.at(host);
-        let index = if host.is_subscriber() { None } else { self.index_of(host.subscriber) }?;
+        let index = if host.is_subscriber() { None } else { self.index_of(HostNumber(host.subscriber)) }?;
         let subscriber = self.records.at(index);
         (subscriber.references == 1 && subscriber.flags() & UNNAMED != 0).then_some(index)
     }
 
     /// Keeps a host that something without a reference names.
-    pub(crate) fn keep(&mut self, address: u32) {
-        if is_host_number(address)
-            && let Some(index) = self.index_of(address)
+    pub(crate) fn keep(&mut self, number: HostNumber) {
+        if number.is_ipv6()
+            && let Some(index) = self.index_of(number)
         {
             let record = self.records.at_mut(index);
             record.set_flags(record.flags() & !UNNAMED);
@@ -644,9 +650,9 @@ impl HostStore {
 
     /// Counts a record that names the host. Ignores IPv4 addresses.
     #[inline(always)]
-    pub(crate) fn retain(&mut self, address: u32) {
-        if is_host_number(address)
-            && let Some(index) = self.index_of(address)
+    pub(crate) fn retain(&mut self, number: HostNumber) {
+        if number.is_ipv6()
+            && let Some(index) = self.index_of(number)
         {
             let record = self.records.at_mut(index);
             record.references += 1;
@@ -656,9 +662,9 @@ impl HostStore {
 
     /// Uncounts a record that named the host.
     #[inline(always)]
-    pub(crate) fn release(&mut self, now: Instant, address: u32) {
-        if is_host_number(address)
-            && let Some(index) = self.index_of(address)
+    pub(crate) fn release(&mut self, now: Instant, number: HostNumber) {
+        if number.is_ipv6()
+            && let Some(index) = self.index_of(number)
         {
             let record = self.records.at_mut(index);
             debug_assert!(record.references > 0, "each was counted");
@@ -668,9 +674,9 @@ impl HostStore {
     }
 
     /// As [`HostStore::release`], but it lingers from its last touch.
-    pub(crate) fn release_subscriber(&mut self, address: u32) {
-        if is_host_number(address)
-            && let Some(index) = self.index_of(address)
+    pub(crate) fn release_subscriber(&mut self, number: HostNumber) {
+        if number.is_ipv6()
+            && let Some(index) = self.index_of(number)
         {
             let record = self.records.at_mut(index);
             debug_assert!(record.references > 0, "each was counted");
@@ -713,7 +719,7 @@ impl HostStore {
         let was_there = self.table.remove(hash, index);
         debug_assert!(was_there, "every record is in the table");
         if !record.is_subscriber()
-            && let Some(subscriber) = self.index_of(record.subscriber)
+            && let Some(subscriber) = self.index_of(HostNumber(record.subscriber))
         {
             self.count_host(subscriber, -1);
             self.records.at_mut(subscriber).touch(now);

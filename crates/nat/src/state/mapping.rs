@@ -25,6 +25,7 @@ use crate::state::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -94,7 +95,7 @@ const REMOTE_MASK: u64 = !((SESSION_FROM_OUTSIDE as u64) << 56);
 pub(crate) struct InternalKey {
     pub(crate) realm: RealmId,
     pub(crate) protocol: Protocol,
-    pub(crate) address: u32,
+    pub(crate) address: HostNumber,
     pub(crate) port: u16,
 }
 
@@ -142,7 +143,7 @@ impl InternalKey {
     #[inline(always)]
     pub(crate) const fn word(&self) -> u64 {
         debug_assert!(self.realm.0 <= u8::MAX as u16, "a record has eight bits for the realm");
-        self.address as u64
+        self.address.0 as u64
             | (self.port as u64) << 32
             | (self.realm.0 as u8 as u64) << 48
             | ((self.protocol as u8 | IN_USE) as u64) << 56
@@ -182,8 +183,8 @@ impl Mapping {
     }
 
     #[inline]
-    pub(crate) fn internal_address(&self) -> u32 {
-        self.internal as u32
+    pub(crate) fn internal_address(&self) -> HostNumber {
+        HostNumber(self.internal as u32)
     }
 
     #[inline(always)]
@@ -310,7 +311,7 @@ impl Mapping {
     }
 
     pub(crate) fn internal(&self) -> Endpoint {
-        Endpoint::new(Ipv4Addr::from_bits(self.internal_address()), self.internal_port())
+        Endpoint::new(self.internal_address().into(), self.internal_port())
     }
 
     pub(crate) fn external(&self) -> Endpoint {

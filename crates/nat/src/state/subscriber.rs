@@ -13,6 +13,7 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Block;
+use crate::types::HostNumber;
 use crate::types::PoolId;
 use crate::types::PoolName;
 use crate::types::Protocol;
@@ -41,7 +42,7 @@ pub const FLOW_BYTES: u64 = 110;
 #[derive(FromZeros, Clone, Copy)]
 #[repr(C, align(64))]
 pub(crate) struct Subscriber {
-    pub(crate) address: u32,
+    pub(crate) address: HostNumber,
     pub(crate) paired: u32,
     pub(crate) realm: u16,
     pub(crate) pool: u16,
@@ -455,22 +456,22 @@ impl SubscriberStore {
     }
 
     #[inline]
-    pub(crate) fn hash_of(&self, realm: RealmId, address: u32) -> u64 {
+    pub(crate) fn hash_of(&self, realm: RealmId, address: HostNumber) -> u64 {
         let address = self.hosts.subscriber_of(address);
-        self.hash.hash(u64::from(realm.0) << 32 | u64::from(address), 0x5b5c)
+        self.hash.hash(u64::from(realm.0) << 32 | u64::from(address.0), 0x5b5c)
     }
 
-    pub(crate) fn find(&self, realm: RealmId, address: u32) -> Option<u32> {
+    pub(crate) fn find(&self, realm: RealmId, address: HostNumber) -> Option<u32> {
         self.find_hashed(self.hash_of(realm, address), realm, address)
     }
 
     #[inline]
-    pub(crate) fn find_hashed(&self, hash: u64, realm: RealmId, address: u32) -> Option<u32> {
+    pub(crate) fn find_hashed(&self, hash: u64, realm: RealmId, address: HostNumber) -> Option<u32> {
         self.table.find(hash, |index| self.is(index, realm, address))
     }
 
     #[inline]
-    pub(crate) fn is(&self, slot: u32, realm: RealmId, address: u32) -> bool {
+    pub(crate) fn is(&self, slot: u32, realm: RealmId, address: HostNumber) -> bool {
         let record = &self.records[slot as usize];
         record.address == self.hosts.subscriber_of(address) && record.realm == realm.0 && record.is_in_use()
     }
@@ -515,7 +516,7 @@ impl SubscriberStore {
     pub(crate) fn insert(
         &mut self,
         realm: RealmId,
-        address: u32,
+        address: HostNumber,
         pool: PoolId,
         paired: AddressIndex,
         generation: u16,

@@ -36,6 +36,7 @@ use crate::steps::way::NoWay;
 use crate::steps::way::Reason;
 use crate::time::Instant;
 use crate::types::Facing;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 use crate::verdict::GatewayRefusal;
 use crate::verdict::Verdict;
@@ -137,7 +138,7 @@ impl View<'_> {
         report: &mut T,
     ) -> Option<Result<(u32, Way), Ending>> {
         let remote = (parsed.destination, parsed.destination_port);
-        let index = self.call_of(now, &CallKey { realm, inside: parsed.source, remote })?;
+        let index = self.call_of(now, &CallKey { realm, inside: HostNumber(parsed.source), remote })?;
         Some(self.leave_by_call(now, realm, parsed, (index, judged), report))
     }
 
@@ -205,9 +206,9 @@ impl View<'_> {
         self.report_mapping(packet.now, mapping, report);
         self.report_call(packet.now, index, report);
         self.check_realm(packet, key.realm)?;
-        let rule_key = RuleKey::new(key.realm, gre::PROTOCOL, key.address, 0, packet.parsed.source, 0);
+        let rule_key = RuleKey::new(key.realm, gre::PROTOCOL, key.address.0, 0, packet.parsed.source, 0);
         judged.insert(self.judge(false, rule_key, true, report)).check()?;
-        let hop = self.way(Facing::inside(key.realm), key.address, packet.parsed, report)?;
+        let hop = self.way(Facing::inside(key.realm), key.address.0, packet.parsed, report)?;
         Ok(Act::EnterByCall { mapping, hop })
     }
 }

@@ -26,7 +26,6 @@ use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::Protocol;
 use crate::types::Side;
-use crate::types::is_host_number;
 use crate::verdict::GatewayRefusal;
 use wire::tcp::Flags;
 
@@ -182,7 +181,7 @@ impl<'a> View<'a> {
         let (remote, side) = self.state.remote_of(index, session)?;
         let client_is_inside = side == Side::Inside;
         // An IPv6 host has no IPv4 address to rewrite.
-        if is_host_number(mapping.key().address) {
+        if mapping.key().address.is_ipv6() {
             return None;
         }
         let port = if client_is_inside { remote.1 } else { mapping.internal_port() };

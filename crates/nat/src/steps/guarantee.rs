@@ -12,6 +12,7 @@ use crate::steps::pairing::UNPAIRED;
 use crate::steps::port_choice::port_class;
 use crate::steps::view::View;
 use crate::types::AddressIndex;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
@@ -41,12 +42,18 @@ impl View<'_> {
     }
 
     /// Only the pool that serves a subscriber keeps ports for it, not that of a rule or a penalty.
-    pub(crate) fn reserved_in(&self, compiled: &CompiledPool, class: u16, realm: RealmId, address: u32) -> PerProtocol {
+    pub(crate) fn reserved_in(
+        &self,
+        compiled: &CompiledPool,
+        class: u16,
+        realm: RealmId,
+        host: HostNumber,
+    ) -> PerProtocol {
         let reserved = self.snapshot.classes.compiled(class).reserved;
         if reserved == NOTHING || !compiled.has_guarantees() {
             return NOTHING;
         }
-        let own = self.snapshot.pool_for(realm, address.into());
+        let own = self.snapshot.pool_for(realm, host.into());
         if own == Some(compiled.id) { reserved } else { NOTHING }
     }
 

@@ -48,8 +48,6 @@ use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
-use crate::types::is_host_number;
-use crate::types::is_nat64_number;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
@@ -290,9 +288,9 @@ impl<'a> View<'a> {
     /// Whether an IPv6 host can be shown where a packet comes from. The well-known prefix must not
     /// be put before a private address (RFC 6052 §3.1).
     fn check_shown(&self, packet: &Inbound<'_>, internal: &InternalKey) -> Result<(), Verdict> {
-        if !is_nat64_number(internal.address) {
+        if !internal.address.is_nat64() {
             // No router forwards packets of a link-local address (RFC 3927 §2.7).
-            let is_misled = is_host_number(internal.address) && is_link_local(packet.parsed.source);
+            let is_misled = internal.address.is_ipv6() && is_link_local(packet.parsed.source);
             return if is_misled { Err(Verdict::SourceInvalid) } else { Ok(()) };
         }
         let is_of_pool = |address| self.local.lookup(address).is_some_and(|local| local.pool_address().is_some());
@@ -367,14 +365,14 @@ impl<'a> View<'a> {
             self.check_shown(packet, &mapping.key())?;
             let by = by();
             let opens = self.admit_without_session(packet, protocol, index, by, report)?;
-            let hop = self.way(towards, mapping.internal_address(), parsed, report)?;
+            let hop = self.way(towards, mapping.internal_address().0, parsed, report)?;
             return Ok(match opens {
                 Some((new, purpose)) => Act::Open { mapping: index, new, by, purpose, hop },
                 None => Act::Enter { mapping: index, session: None, hop },
             });
         };
         self.report_session(now, index, session, report);
-        let hop = self.way(towards, mapping.internal_address(), parsed, report)?;
+        let hop = self.way(towards, mapping.internal_address().0, parsed, report)?;
         Ok(Act::Enter { mapping: index, session: Some(session), hop })
     }
 
@@ -388,7 +386,7 @@ impl<'a> View<'a> {
         report: &mut T,
     ) -> Result<NextHop, Verdict> {
         self.judge(false, RuleKey::of_flow(key, remote), false, report).check()?;
-        self.way(Facing::inside(key.realm), key.address, parsed, report).map_err(|no_way| no_way.verdict)
+        self.way(Facing::inside(key.realm), key.address.0, parsed, report).map_err(|no_way| no_way.verdict)
     }
 
     #[cold]
@@ -534,7 +532,7 @@ impl<'a> View<'a> {
     /// Gateways read and write IPv4 addresses of hosts.
     fn may_have_clients(&self, key: &InternalKey) -> bool {
         let is_served = key.protocol == Protocol::Udp && self.policy.lifetimes.is_served(key.protocol, key.port);
-        is_served && !is_host_number(key.address)
+        is_served && !key.address.is_ipv6()
     }
 
     fn gateway_of_clients(&self, key: &InternalKey, pool: PoolId, class: u16) -> Option<&'a CompiledGateway> {
@@ -637,7 +635,7 @@ impl<'a> View<'a> {
                 self.check_stranger(packet)?;
             }
         }
-        let hop = self.way(Facing::inside(flow.realm()), address, packet.parsed, report)?;
+        let hop = self.way(Facing::inside(flow.realm()), address.0, packet.parsed, report)?;
         Ok(Act::EnterFlow { flow: index, hop })
     }
 
@@ -728,7 +726,7 @@ impl<'a> View<'a> {
         }
         let rule_key = RuleKey::of_flow(key, packet.remote(key.protocol));
         judged.insert(self.judge(false, rule_key, true, report)).check()?;
-        Ok(self.way(Facing::inside(key.realm), key.address, packet.parsed, report)?)
+        Ok(self.way(Facing::inside(key.realm), key.address.0, packet.parsed, report)?)
     }
 
     /// True if the internal endpoint has a session with the remote, through any external endpoint.

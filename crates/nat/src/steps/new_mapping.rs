@@ -70,7 +70,7 @@ impl View<'_> {
         let (snapshot, subscribers) = (self.snapshot, &self.state.subscribers);
         let is_usual =
             snapshot.rules.is_empty() && snapshot.static_mappings.is_empty() && subscribers.lapsed_len() == 0;
-        if !is_usual || subscribers.is_full() || self.check_source(Facing::inside(key.realm), key.address).is_some() {
+        if !is_usual || subscribers.is_full() || self.check_source(Facing::inside(key.realm), key.address.0).is_some() {
             return None;
         }
         let pool = snapshot.pool_for(key.realm, key.address.into())?;

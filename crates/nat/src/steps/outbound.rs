@@ -55,7 +55,6 @@ use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::types::WorkerId;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
@@ -462,7 +461,7 @@ impl View<'_> {
             None => Way::Out(self.way(Facing::OUTSIDE, parsed.destination, parsed, report)?),
         };
         if let (RuleAction::NoTranslation, Way::Out(hop)) = (ruling.action, way) {
-            if is_host_number(key.address) {
+            if key.address.is_ipv6() {
                 // An IPv6 host has no IPv4 address of its own.
                 return Err(Ending::DropByRule(ruling));
             }

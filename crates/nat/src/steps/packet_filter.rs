@@ -6,14 +6,14 @@ use crate::settings::FilterAction;
 use crate::steps::report::Report;
 use crate::steps::step::Step;
 use crate::steps::view::View;
+use crate::types::HostNumber;
 use crate::verdict::Verdict;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judged {
     /// The packet as the filters see it.
     pub(crate) key: RuleKey,
-    /// Address or number of the inside host.
-    pub(crate) internal: u32,
+    pub(crate) internal: HostNumber,
     pub(crate) is_out: bool,
     pub(crate) permits: Permits,
     /// It opens a session, which is logged once if permitted.
@@ -34,7 +34,7 @@ impl View<'_> {
     #[inline]
     pub(crate) fn judge<T: Report>(&self, is_out: bool, key: RuleKey, opens: bool, report: &mut T) -> Judged {
         self.report_filter(is_out, &key, report);
-        let internal = key.source().to_bits();
+        let internal = HostNumber::from(key.source());
         let key = self.ruled(key);
         let filters = &self.snapshot.filters;
         let permits = if filters.is_empty() { Permits::ALL } else { filters.permits(&key) };

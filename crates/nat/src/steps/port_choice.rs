@@ -27,6 +27,7 @@ use crate::steps::view::View;
 use crate::time::Duration;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
 
@@ -222,7 +223,7 @@ impl View<'_> {
     }
 
     #[inline]
-    fn slice_of(&self, compiled: &CompiledPool, inside: u32) -> Option<PortRange> {
+    fn slice_of(&self, compiled: &CompiledPool, inside: HostNumber) -> Option<PortRange> {
         let slice = self.snapshot.formula(compiled.id)?.slice_of(inside)?;
         Some(PortRange { address: self.snapshot.member(compiled, slice.address), first: slice.first, last: slice.last })
     }

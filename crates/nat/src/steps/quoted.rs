@@ -21,6 +21,7 @@ use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -165,7 +166,7 @@ impl View<'_> {
     ) -> Result<ErrorAct, Verdict> {
         let IcmpError { now, parsed, realm, .. } = *error;
         self.check_source(Facing::inside(realm), parsed.source).map_or(Ok(()), Err)?;
-        if !may_reach(parsed.source, parsed.destination) {
+        if !may_reach(HostNumber(parsed.source), parsed.destination) {
             return Err(Verdict::DestinationInvalid);
         }
         let local = self.local.lookup(parsed.destination);
@@ -176,11 +177,11 @@ impl View<'_> {
         let quote = &error.quote?;
         report_quote(quote, report);
         let Endpoint { address, port } = quote.destination;
-        let worker = self.snapshot.worker_of_subscriber(address.to_bits());
+        let worker = self.snapshot.worker_of_subscriber(address.into());
         if worker != self.worker {
             return Ok(ErrorAct::HandOff { worker, turn: 0 });
         }
-        let key = InternalKey { realm, protocol: quote.protocol, address: address.to_bits(), port };
+        let key = InternalKey { realm, protocol: quote.protocol, address: address.into(), port };
         let Some((external, remote, sequence)) = self.quoted_outside(now, quote, &key, report) else {
             let remote = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
             let ruling = self.ruling(RuleKey::of_flow(&key, remote));
@@ -243,7 +244,7 @@ impl View<'_> {
 
     fn realm_of_untranslated(&self, quote: &Quote) -> Option<RealmId> {
         let remote = (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port));
-        let (address, port) = (quote.source.address.to_bits(), quote.source.port);
+        let (address, port) = (quote.source.address.into(), quote.source.port);
         let key_in = |realm| RuleKey::of_flow(&InternalKey { realm, protocol: quote.protocol, address, port }, remote);
         self.passes_in(&self.snapshot.rules, key_in).map(|(realm, _)| realm)
     }

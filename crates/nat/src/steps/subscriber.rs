@@ -12,6 +12,7 @@ use crate::steps::opening::Ask;
 use crate::steps::opening::Owner;
 use crate::steps::view::View;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -134,14 +135,14 @@ impl View<'_> {
         compiled.admits_session((&record, account), takes_record, now)
     }
 
-    pub(crate) fn admit_flow(&self, now: Instant, realm: RealmId, address: u32) -> Result<(), Verdict> {
+    pub(crate) fn admit_flow(&self, now: Instant, realm: RealmId, host: HostNumber) -> Result<(), Verdict> {
         let nobody = Subscriber::new_zeroed();
         let subscribers = &self.state.subscribers;
-        let (class, record) = match subscribers.find(realm, address) {
+        let (class, record) = match subscribers.find(realm, host) {
             Some(slot) => (self.class_now(slot), subscribers.get(slot)),
             None => {
-                let before = subscribers.find_lapsed(realm, address);
-                (self.class_of(realm, address), before.map_or(&nobody, |slot| subscribers.get(slot)))
+                let before = subscribers.find_lapsed(realm, host);
+                (self.class_of(realm, host), before.map_or(&nobody, |slot| subscribers.get(slot)))
             }
         };
         self.snapshot.classes.compiled(class).admits_flow(record, now)

@@ -25,16 +25,16 @@ use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::HOSTS_FIRST;
+use crate::types::HostNumber;
 use crate::types::InsideHost;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 /// An IPv6 host without a record, by its stand-in number.
-pub(crate) type NewHost = (u32, InsideHost);
+pub(crate) type NewHost = (HostNumber, InsideHost);
 
 /// One worker's records, the settings, and the room for events, all read-only.
 #[derive(Clone, Copy)]
@@ -62,7 +62,7 @@ impl<'a> View<'a> {
     /// Refuses invalid and own addresses, and from outside also inside ones (RFC 2827 §4, RFC 6598
     /// §4 "MUST filter such packets on ingress links").
     pub(crate) fn check_source(&self, from: Facing, source: u32) -> Option<Verdict> {
-        let is_host = from.side == Side::Inside && is_host_number(source) && !self.snapshot.transition.is_off();
+        let is_host = from.side == Side::Inside && HostNumber(source).is_ipv6() && !self.snapshot.transition.is_off();
         // From inside, this source would be the address of Natrix itself.
         let is_dummy = from.side == Side::Outside && source == DUMMY;
         if !(source_is_valid(source) || is_host) || is_dummy {
@@ -95,38 +95,38 @@ impl<'a> View<'a> {
 
     /// The holder of this subscriber's blocks. It is valid longer than the host, whose number may
     /// be reused.
-    pub(crate) fn holder(&self, realm: RealmId, address: u32) -> Holder {
-        Holder { worker: self.worker, realm, address: self.state.owner_of(address) }
+    pub(crate) fn holder(&self, realm: RealmId, number: HostNumber) -> Holder {
+        Holder { worker: self.worker, realm, address: self.state.owner_of(number) }
     }
 
     /// The subscriber's lasting address: an IPv4 address as a number below 2^32, or the first
-    /// address of its IPv6 prefix. `address` may be any host of the subscriber.
-    pub(crate) fn lasting_address(&self, address: u32) -> u128 {
-        if !is_host_number(address) {
-            return address.into();
+    /// address of its IPv6 prefix. `number` may be any host of the subscriber.
+    pub(crate) fn lasting_address(&self, number: HostNumber) -> u128 {
+        if !number.is_ipv6() {
+            return number.0.into();
         }
-        let new_host = self.new_host.filter(|(of, _)| *of == address);
+        let new_host = self.new_host.filter(|(of, _)| *of == number);
         let new_host = new_host.and_then(|(_, host)| host.ipv6()).map(Ipv6Addr::to_bits);
-        let known = || self.state.subscribers.hosts.get(address).map(|host| host.address());
+        let known = || self.state.subscribers.hosts.get(number).map(|host| host.address());
         let length = self.snapshot.transition.prefix_length;
-        new_host.or_else(known).map_or(address.into(), |address| subscriber_prefix(address, length))
+        new_host.or_else(known).map_or(number.0.into(), |address| subscriber_prefix(address, length))
     }
 
     /// As [`View::lasting_address`], in 64 bits with the realm.
-    pub(crate) fn lasting_name(&self, realm: RealmId, address: u32) -> u64 {
-        let lasting = self.lasting_address(address);
+    pub(crate) fn lasting_name(&self, realm: RealmId, number: HostNumber) -> u64 {
+        let lasting = self.lasting_address(number);
         let high = (lasting >> 64) as u64;
         u64::from(realm.0) << 32 ^ high.rotate_left(16) ^ lasting as u64
     }
 
     /// The host's address in rules, filters and classes; of an IPv6 host, its prefix's stand-in.
     #[inline(always)]
-    pub(crate) fn ruled_address(&self, address: u32) -> u32 {
-        if is_host_number(address) { self.stand_in(address) } else { address }
+    pub(crate) fn ruled_address(&self, number: HostNumber) -> u32 {
+        if number.is_ipv6() { self.stand_in(number) } else { number.0 }
     }
 
     #[inline(never)]
-    fn stand_in(&self, number: u32) -> u32 {
+    fn stand_in(&self, number: HostNumber) -> u32 {
         let new_host = self.new_host.filter(|(of, _)| *of == number);
         let new_host = new_host.and_then(|(_, host)| host.ipv6()).map(Ipv6Addr::to_bits);
         let host = || self.state.subscribers.hosts.get(number).map(|host| host.address());
@@ -135,16 +135,17 @@ impl<'a> View<'a> {
 
     /// A host that the configuration cannot name gets an address that no host has.
     #[inline]
-    pub(crate) fn configured_host(&self, address: u32) -> InsideHost {
-        match is_host_number(address) {
-            true => self.host_of_number(address).unwrap_or(Ipv4Addr::from_bits(address).into()),
-            false => Ipv4Addr::from_bits(address).into(),
+    pub(crate) fn configured_host(&self, number: HostNumber) -> InsideHost {
+        let address = InsideHost::Ipv4(number.into());
+        match number.is_ipv6() {
+            true => self.host_of_number(number).unwrap_or(address),
+            false => address,
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn host_of_number(&self, number: u32) -> Option<InsideHost> {
+    fn host_of_number(&self, number: HostNumber) -> Option<InsideHost> {
         if let Some((_, host)) = self.new_host.filter(|(of, _)| *of == number) {
             return Some(*host);
         }
@@ -180,9 +181,9 @@ impl<'a> View<'a> {
 
     /// A quick check: `false` is certain, `true` may be wrong.
     #[inline(always)]
-    pub(crate) fn may_have_static_mapping(&self, address: u32) -> bool {
+    pub(crate) fn may_have_static_mapping(&self, number: HostNumber) -> bool {
         let static_mappings = &self.snapshot.static_mappings;
-        !static_mappings.is_empty() && static_mappings.may_concern(&self.configured_host(address))
+        !static_mappings.is_empty() && static_mappings.may_concern(&self.configured_host(number))
     }
 
     /// A host without a record has a stand-in, which only a view with this new host understands.
@@ -194,7 +195,7 @@ impl<'a> View<'a> {
     ) -> Result<(InternalKey, Option<NewHost>), Verdict> {
         let Inside { realm, host, port, .. } = *inside;
         let (address, new_host) = match host {
-            InsideHost::Ipv4(address) => (address.to_bits(), None),
+            InsideHost::Ipv4(address) => (address.into(), None),
             InsideHost::Ipv6(_) | InsideHost::BehindB4 { .. } => {
                 let key = self.snapshot.transition.host_key(realm, &host).ok_or(Verdict::NoRoute)?;
                 let hosts = &self.state.subscribers.hosts;
@@ -207,8 +208,8 @@ impl<'a> View<'a> {
 
     #[inline(always)]
     pub(crate) fn ruled(&self, key: RuleKey) -> RuleKey {
-        let source = key.source().to_bits();
-        if is_host_number(source) { key.from_source(self.stand_in(source)) } else { key }
+        let source = HostNumber::from(key.source());
+        if source.is_ipv6() { key.from_source(self.stand_in(source)) } else { key }
     }
 
     #[inline]
@@ -216,9 +217,8 @@ impl<'a> View<'a> {
         self.snapshot.rule_for(&self.ruled(key))
     }
 
-    /// `subscriber`: its address or number.
     #[inline]
-    pub(crate) fn class_of(&self, realm: RealmId, subscriber: u32) -> u16 {
+    pub(crate) fn class_of(&self, realm: RealmId, subscriber: HostNumber) -> u16 {
         self.snapshot.classes.of(realm, self.ruled_address(subscriber))
     }
 

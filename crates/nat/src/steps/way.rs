@@ -4,8 +4,7 @@ use crate::steps::report::Report;
 use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::types::Facing;
-use crate::types::HOSTS_FIRST;
-use crate::types::SOFTWIRE_HOSTS_FIRST;
+use crate::types::HostNumber;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
@@ -65,7 +64,7 @@ impl View<'_> {
         });
         if parsed.dont_fragment {
             // RFC 7915 §4.1: to a NAT64 host, a fragment has a Fragment Header besides.
-            let is_longer = parsed.is_fragment() && (HOSTS_FIRST..SOFTWIRE_HOSTS_FIRST).contains(&destination);
+            let is_longer = parsed.is_fragment() && HostNumber(destination).is_nat64();
             let mtu = hop.mtu - if is_longer { FRAGMENT_HEADER_LENGTH } else { 0 };
             if parsed.total_length > mtu {
                 return Err(NoWay { verdict: Verdict::TooBig, reason: Reason::TooBig(mtu) });

@@ -25,6 +25,7 @@ use crate::state::host::Way;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::HOSTS_FIRST;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::WorkerId;
@@ -152,7 +153,7 @@ fn key_of(address: u128) -> HostKey {
 impl ByNumber {
     #[cold]
     #[inline(never)]
-    fn number_of_other(&mut self, now: Instant, hash: u64, key: &HostKey) -> Option<u32> {
+    fn number_of_other(&mut self, now: Instant, hash: u64, key: &HostKey) -> Option<HostNumber> {
         if let Some(number) = self.hosts.enter_known(now, hash, &key.words()) {
             return Some(number);
         }
@@ -193,8 +194,8 @@ impl Mappings for ByNumber {
                 Some(number) => number,
                 None => self.number_of_other(now, hash, &key)?,
             };
-            numbered[i] = (number, *port);
-            in_tables[i] = self.tables.look_ahead(number, *port);
+            numbered[i] = (number.0, *port);
+            in_tables[i] = self.tables.look_ahead(number.0, *port);
         }
         leave_numbered(&mut self.tables, now, &numbered, &mut in_tables)
     }
@@ -205,7 +206,7 @@ impl Mappings for ByNumber {
         let mut internal = [(0, 0); BURST];
         for (record, (place, internal_port)) in records.iter().zip(&mut internal) {
             let (number, port) = self.tables.internal(now, *record)?;
-            (*place, *internal_port) = (self.hosts.aim_at_number(number), port);
+            (*place, *internal_port) = (self.hosts.aim_at_number(HostNumber(number)), port);
         }
         let mut inside = [(0, 0); BURST];
         for ((place, port), inside) in internal.iter().zip(&mut inside) {

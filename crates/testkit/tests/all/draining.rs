@@ -66,7 +66,7 @@ fn local(number: u8, port: u16) -> SocketAddrV4 {
 fn home(number: u8) -> Ipv4Addr {
     let bed = Bed::new(formula());
     let formula = bed.shared().formula(PoolId(0)).expect("it is deterministic");
-    POOL[formula.slice_of(host(number).to_bits()).expect("it has a slice").address as usize]
+    POOL[formula.slice_of(host(number).into()).expect("it has a slice").address as usize]
 }
 
 /// Subscribers 1 to 14 whose address is that of subscriber 1; and the others.

@@ -410,7 +410,7 @@ fn a_forward_on_a_foreign_port_is_refused_by_a_full_log() {
     let mut bed = Bed::new(settings.clone()).workers(2).record_events(16);
     let on = |bed: &Bed, worker: usize, n: usize| {
         let hosts = (1..250).map(|host| Ipv4Addr::new(100, 64, 1, host));
-        let mut his = hosts.filter(|host| bed.shared().worker_of_subscriber(host.to_bits()).index() == worker);
+        let mut his = hosts.filter(|host| bed.shared().worker_of_subscriber((*host).into()).index() == worker);
         his.nth(n).expect("there are some")
     };
     let (before, other, server) = (on(&bed, 0, 0), on(&bed, 0, 1), on(&bed, 1, 0));

@@ -136,7 +136,7 @@ fn reported(bed: &Bed, subscriber: Ipv4Addr) -> (u32, u32) {
 /// What `why` says of a new mapping: ports free, and the guarantee; None: it would be refused.
 fn explained(bed: &Bed, subscriber: Ipv4Addr) -> (Option<u64>, Option<(u32, u32)>) {
     let packet = build::udp(SocketAddrV4::new(subscriber, 4_000), FAR).build();
-    let owner = bed.shared().worker_of_subscriber(subscriber.to_bits());
+    let owner = bed.shared().worker_of_subscriber(subscriber.into());
     let shard = bed.shards().nth(owner.index()).expect("one for each worker");
     let explained = shard.explain(bed.now(), Side::Inside.into(), &packet);
     let free = explained.steps.iter().find_map(|step| match step {

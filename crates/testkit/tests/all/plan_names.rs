@@ -180,7 +180,7 @@ fn a_block_out_of_range_stays_until_its_last_mapping_and_hold() {
         let shared = bed.shared();
         let addresses = shared.addresses().map(|(address, _)| address);
         let leases: Vec<_> = addresses.filter_map(|address| shared.lease_of(address, last.1.0)).collect();
-        leases.iter().any(|lease| lease.holder.address == last.0.to_bits())
+        leases.iter().any(|lease| lease.holder.address == last.0.into())
     };
     while bed.now() + Duration::from_secs(10) < block_ends {
         bed.advance_secs(5);

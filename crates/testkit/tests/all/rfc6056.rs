@@ -133,7 +133,7 @@ fn half_the_ports_reserved_does_not_favour_any_of_the_others() {
             let mut bed = Bed::new(settings().reserved(&reserved)).workers(workers).seed(9 + layout as u64);
             // Few of 3 times 32000, so that those already in use change nothing; as many from each
             // worker, as each looks in its own part first.
-            let worker_of = |host: u32| bed.shared().worker_of_subscriber(host).index();
+            let worker_of = |host: u32| bed.shared().worker_of_subscriber(nat::types::HostNumber(host)).index();
             let of = |worker| (0x6440_0100_u32..).filter(move |host| worker_of(*host) == worker).take(96 / workers);
             let hosts: Vec<u32> = (0..workers).flat_map(of).collect();
             let mut given = Vec::new();

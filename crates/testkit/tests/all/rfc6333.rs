@@ -7,6 +7,7 @@ use nat::Verdict;
 use nat::event::Cause;
 use nat::event::EventKind;
 use nat::types::AddressUse;
+use nat::types::HostNumber;
 use nat::types::InterfaceId;
 use nat::types::RealmId;
 use testkit::bed6::*;
@@ -465,9 +466,12 @@ fn malformed_softwires_are_dropped_by_name() {
     drop(&from(C6, &segment), Verdict::TransportMalformed);
     assert_eq!(bed.mappings(), 0);
     let first = u32::from(Ipv4Addr::new(224, 0, 0, 0));
-    assert!((first..first + 64).all(|number| bed.shards()[0].view().host(number).is_none()), "no host has a record");
+    assert!(
+        (first..first + 64).all(|number| bed.shards()[0].view().host(HostNumber(number)).is_none()),
+        "no host has a record"
+    );
     bed.inside(&from(C6, &inner));
-    assert!((first..first + 64).any(|number| bed.shards()[0].view().host(number).is_some()), "now one has");
+    assert!((first..first + 64).any(|number| bed.shards()[0].view().host(HostNumber(number)).is_some()), "now one has");
 }
 
 #[test]

@@ -205,7 +205,7 @@ fn new_mappings_are_made_no_faster_than_the_rate() {
 
 /// What would become of a packet of this subscriber now.
 fn explained(bed: &Bed, subscriber: Ipv4Addr, packet: &[u8]) -> Verdict {
-    let worker = bed.shared().worker_of_subscriber(subscriber.to_bits());
+    let worker = bed.shared().worker_of_subscriber(subscriber.into());
     let shard = bed.shards().nth(worker.index()).expect("its worker");
     shard.explain(bed.now(), Side::Inside.into(), packet).verdict
 }

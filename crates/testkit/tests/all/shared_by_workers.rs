@@ -113,7 +113,7 @@ fn a_port_stays_shared_as_long_as_any_worker_uses_it() {
     settings.pools[0].reuse_delay = Duration::from_secs(120);
     let mut bed = Bed::new(settings).workers(2).steering(Steering::Random);
     let worker_of =
-        |bed: &Bed, n: u32| bed.shards().next().map(|shard| shard.shared().worker_of_subscriber(host(n).to_bits()));
+        |bed: &Bed, n: u32| bed.shards().next().map(|shard| shard.shared().worker_of_subscriber(host(n).into()));
     let first = at(host(0), 5_000);
     let second = (1..100).find(|n| worker_of(&bed, *n) != worker_of(&bed, 0)).expect("somebody is of the other worker");
     let second = at(host(second), 5_000);

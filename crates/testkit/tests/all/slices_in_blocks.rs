@@ -97,7 +97,7 @@ fn counted(bed: &Bed) -> HashMap<Ipv4Addr, HashSet<(u32, u16)>> {
         for lease in shared.leases_on(address) {
             for port in lease.block.first_port()..=lease.block.last_port() {
                 if let Some(Owner::Subscriber(owner)) = shared.slice_owner(address, port)
-                    && owner.to_bits() != lease.holder.address
+                    && owner != Ipv4Addr::from(lease.holder.address)
                 {
                     found.entry(owner).or_default().insert((address.0, port));
                 }
@@ -232,7 +232,7 @@ fn the_plan_counts_what_is_there_one_by_one_after_the_change() {
         leased.values_mut().for_each(|ports| ports.retain(|(_, port)| offers(*port)));
         leased.retain(|_, ports| !ports.is_empty());
         let formula = bed.shared().formula(PoolId(0)).expect("it has one");
-        let slice = |owner: &Ipv4Addr| formula.slice_of(owner.to_bits()).expect("a subscriber");
+        let slice = |owner: &Ipv4Addr| formula.slice_of((*owner).into()).expect("a subscriber");
         let has_all = |(owner, ports): &(&Ipv4Addr, &HashSet<_>)| {
             (slice(owner).first..=slice(owner).last).filter(|port| offers(*port)).count() == ports.len()
         };

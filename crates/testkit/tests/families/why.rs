@@ -75,7 +75,7 @@ fn check_names(explanation: &Explanation) {
             Step::Routed { next_hop, .. } => *next_hop,
             _ => continue,
         };
-        assert!(!nat::types::is_host_number(address.to_bits()) || is_named(address), "{address}: {explanation:#?}");
+        assert!(!nat::types::HostNumber::from(address).is_ipv6() || is_named(address), "{address}: {explanation:#?}");
     }
 }
 

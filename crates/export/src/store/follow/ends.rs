@@ -14,10 +14,10 @@ use nat::Instant;
 use nat::event::Event;
 use nat::event::EventKind;
 use nat::event::HostName;
+use nat::types::HostNumber;
 use nat::types::PoolName;
 use nat::types::RealmId;
 use nat::types::WorkerId;
-use nat::types::is_host_number;
 
 use super::Ends;
 use super::Follower;
@@ -140,7 +140,8 @@ impl Ending {
     }
 
     fn name(&mut self, piece: &mut Piece) -> Result<(), StoreError> {
-        let ids: BTreeSet<u32> = piece.rows.iter().map(|row| row.subscriber).filter(|id| is_host_number(*id)).collect();
+        let ids: BTreeSet<u32> =
+            piece.rows.iter().map(|row| row.subscriber).filter(|id| HostNumber(*id).is_ipv6()).collect();
         if let (Some(first), Some(last)) = (ids.first(), ids.last()) {
             self.segment.names((*first, *last), |row| {
                 if ids.contains(&row.id) {

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::fs::File;
 
 use nat::event::HostName;
-use nat::types::is_host_number;
+use nat::types::HostNumber;
 
 use super::Bounds;
 use super::Found;
@@ -368,7 +368,7 @@ impl<'a> Search<'a> {
         let protocol = self.question.protocol;
         rows.retain(|row| protocol.is_none_or(|wanted| row.protocol.is_none_or(|has| has == wanted)));
         read?;
-        let ids: HashSet<u32> = rows.iter().map(|row| row.subscriber).filter(|id| is_host_number(*id)).collect();
+        let ids: HashSet<u32> = rows.iter().map(|row| row.subscriber).filter(|id| HostNumber(*id).is_ipv6()).collect();
         if let (Some(first), Some(last)) = (ids.iter().min(), ids.iter().max()) {
             let mut names = Vec::new();
             self.segment(segment)?.names((*first, *last), |row| {
@@ -431,7 +431,7 @@ impl<'a> Search<'a> {
             let is_external = question.host.is_none()
                 && row.external == address
                 && question.port.is_none_or(|port| (row.first_port..=row.last_port).contains(&port));
-            let is_it = match is_host_number(row.subscriber) {
+            let is_it = match HostNumber(row.subscriber).is_ipv6() {
                 true => window.names.get(row.subscriber).is_some_and(|name| question.is_of(&name)),
                 false => question.host.is_none() && row.subscriber == address,
             };

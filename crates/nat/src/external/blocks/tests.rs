@@ -1,3 +1,4 @@
+use crate::types::HostNumber;
 use proptest::prelude::*;
 
 use super::*;
@@ -75,8 +76,8 @@ fn each_port_of_a_lease_leads_to_its_holder() {
     let table = BlockTable::new(2).unwrap();
     table.prepare().unwrap();
     let now = Instant::from_micros(7_000_000);
-    let holder = Holder { worker: WorkerId(63), realm: RealmId(u16::MAX), address: u32::MAX };
-    let other = Holder { worker: WorkerId(0), realm: RealmId(0), address: 0x6440_0001 };
+    let holder = Holder { worker: WorkerId(63), realm: RealmId(u16::MAX), address: HostNumber(u32::MAX) };
+    let other = Holder { worker: WorkerId(0), realm: RealmId(0), address: HostNumber(0x6440_0001) };
     let one = Block::new(AddressIndex(1), 128, BlockSize::of_ports(1_024).unwrap());
     let two = Block::new(AddressIndex(1), 144, BlockSize::MIN);
     for (block, holder, next) in [(one, holder, None), (two, other, Some(one))] {

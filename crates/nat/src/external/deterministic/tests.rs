@@ -1,3 +1,4 @@
+use crate::types::HostNumber;
 use proptest::prelude::*;
 
 use super::*;
@@ -12,7 +13,7 @@ fn the_example_of_the_rfc() {
     let formula = Formula::new(&[prefix([198, 51, 100, 0], 28)], 1, 2, 1_024, 65_535).unwrap();
     assert_eq!((formula.subscribers(), formula.slices(), formula.slice_ports()), (14, 14, 4_032));
     let ports =
-        |last| formula.slice_of(u32::from_be_bytes([198, 51, 100, last])).map(|slice| (slice.first, slice.last));
+        |last| formula.slice_of(Ipv4Addr::new(198, 51, 100, last).into()).map(|slice| (slice.first, slice.last));
     assert_eq!(ports(1), Some((1_024, 5_055)));
     assert_eq!(ports(2), Some((5_056, 9_087)));
     assert_eq!(ports(14), Some((53_440, 57_471)));
@@ -29,13 +30,13 @@ fn addresses_without_a_slice_have_a_reason() {
         [prefix([10, 0, 0, 0], 30), prefix([10, 0, 0, 4], 31), prefix([10, 0, 0, 6], 32), prefix([10, 0, 0, 8], 29)];
     let formula = Formula::new(&prefixes, 1, 0, 1_024, 65_535).unwrap();
     for last in 0..=255_u32 {
-        let inside = 0x0a00_0000 + last;
+        let inside = HostNumber(0x0a00_0000 + last);
         assert_eq!(formula.leaves_out(inside), [0, 3, 8, 15].contains(&last), "10.0.0.{last}");
         assert!(!formula.leaves_out(inside) || formula.slice_of(inside).is_none(), "10.0.0.{last}");
     }
-    assert_eq!(formula.why_no_slice(0x0a00_0003), Verdict::BoundaryAddress);
-    assert_eq!(formula.why_no_slice(0x0a00_0007), Verdict::SourceNotSubscriber);
-    assert!(!formula.leaves_out(u32::MAX) && !formula.leaves_out(0));
+    assert_eq!(formula.why_no_slice(HostNumber(0x0a00_0003)), Verdict::BoundaryAddress);
+    assert_eq!(formula.why_no_slice(HostNumber(0x0a00_0007)), Verdict::SourceNotSubscriber);
+    assert!(!formula.leaves_out(HostNumber(u32::MAX)) && !formula.leaves_out(HostNumber(0)));
 }
 
 #[test]
@@ -83,7 +84,7 @@ proptest! {
         let mut last = None;
         for prefix in &prefixes {
             for inside in prefix.address().to_bits()..=prefix.last().to_bits() {
-                let Some(slice) = formula.slice_of(inside) else {
+                let Some(slice) = formula.slice_of(HostNumber(inside)) else {
                     let is_boundary = inside == prefix.address().to_bits() || inside == prefix.last().to_bits();
                     prop_assert!(is_boundary && prefix.length() < 31);
                     continue;
@@ -118,7 +119,7 @@ fn every_order_maps_subscribers_and_ports_both_ways() {
             let insides = prefixes.iter().flat_map(|prefix| prefix.address().to_bits()..=prefix.last().to_bits());
             let mut taken = std::collections::HashSet::new();
             for inside in insides {
-                let Some(slice) = formula.slice_of(inside) else { continue };
+                let Some(slice) = formula.slice_of(HostNumber(inside)) else { continue };
                 assert!((slice.address as usize) < addresses, "{algorithm:?}");
                 assert!(taken.insert((slice.address, slice.slice)), "{algorithm:?}: a slice has two owners");
                 for port in slice.first..=slice.last {
@@ -137,7 +138,7 @@ fn neighbours_are_together_apart_or_anywhere_as_the_order_says() {
     let prefixes = [prefix([10, 0, 0, 0], 24)];
     let addresses_of = |algorithm| {
         let formula = Formula::new(&prefixes, 4, 0, 1_024, 65_535).unwrap().ordered(algorithm);
-        (1..255_u32).map(|n| formula.slice_of(0x0a00_0000 + n).unwrap().address).collect::<Vec<_>>()
+        (1..255_u32).map(|n| formula.slice_of(HostNumber(0x0a00_0000 + n)).unwrap().address).collect::<Vec<_>>()
     };
     assert_eq!(addresses_of(Algorithm::Sequential)[..3], [0, 0, 0]);
     assert_eq!(addresses_of(Algorithm::Spread)[..5], [0, 1, 2, 3, 0]);

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::settings::Forward;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 
 const EXTERNAL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 
@@ -36,7 +37,7 @@ fn group(balance: &Balance, port: u16) -> &Group {
     balance.find(EXTERNAL.to_bits(), Protocol::Tcp, port).expect("the port leads to several")
 }
 
-fn chosen(balance: &Balance, remote_outside: (u32, u16)) -> u32 {
+fn chosen(balance: &Balance, remote_outside: (u32, u16)) -> HostNumber {
     group(balance, 443)
         .current()
         .and_then(|generation| generation.choose(443, remote_outside))
@@ -54,8 +55,8 @@ proptest! {
         let mut counts = vec![0_u32; weights.len()];
         const REMOTES: u32 = 8_000;
         for i in 0..REMOTES {
-            let address = chosen(&balance, (first.wrapping_add(i), 40_000));
-            counts[(address & 0xff) as usize - 1] += 1;
+            let host = chosen(&balance, (first.wrapping_add(i), 40_000));
+            counts[(host.0 & 0xff) as usize - 1] += 1;
         }
         let total: u32 = weights.iter().sum();
         for (count, weight) in counts.iter().zip(&weights) {
@@ -74,7 +75,7 @@ proptest! {
         for i in 0..500 {
             let remote_outside = (first.wrapping_add(i), i as u16);
             let (before, after) = (chosen(&few, remote_outside), chosen(&all, remote_outside));
-            prop_assert!(after == before || after == added);
+            prop_assert!(after == before || after == HostNumber(added));
         }
     }
 
@@ -101,7 +102,7 @@ proptest! {
             let group = group(&next, 443);
             // Each list has a session, so none is forgotten.
             group.current().expect("in use").enter(0);
-            let worker_of = |address: u32| address % workers;
+            let worker_of = |host: HostNumber| host.0 % workers;
             let way: Vec<u32> = group.generations().filter_map(|generation| generation.choose(443, remote_outside)).map(|aim| worker_of(aim.address)).collect();
             opened_at.push(*way.last().expect("the list in use"));
             let (mut here, mut behind, mut visited) = (way[0], 1, vec![way[0]]);
@@ -150,9 +151,9 @@ fn a_list_that_is_gone_is_remembered_while_it_has_sessions() {
     group(&first, 443).current().expect("in use").enter(0);
     let second = first.successor(&settings(&[forward((443, 443), &[target(2, 1)])]), at(10)).expect("room");
     assert_eq!(group(&second, 443).generations().count(), 2);
-    let gone = (target(1, 1).address, 80);
+    let gone = (HostNumber(target(1, 1).address), 80);
     assert_eq!(group(&second, 443).left(443, RealmId(0), gone), Some(at(10)));
-    assert!(group(&second, 443).leads_to(443, RealmId(0), (target(2, 1).address, 80)));
+    assert!(group(&second, 443).leads_to(443, RealmId(0), (HostNumber(target(2, 1).address), 80)));
     assert!(!group(&second, 443).leads_to(443, RealmId(0), gone));
     let third = second.successor(&settings(&[]), at(20)).expect("room");
     assert_eq!(group(&third, 443).generations().count(), 2, "sessions go on without a forward");

@@ -6,6 +6,7 @@
 use super::key::Match;
 use super::key::PortRange;
 use super::key::RuleKey;
+use crate::types::HostNumber;
 use crate::types::Prefix;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -48,9 +49,9 @@ impl General {
         Some(General { protocol, internal_port: port(&mut internal_ports)?, remote: (remote, remote_port) })
     }
 
-    pub(crate) fn key(&self, realm: RealmId, inside: u32) -> RuleKey {
+    pub(crate) fn key(&self, realm: RealmId, inside: HostNumber) -> RuleKey {
         let (remote, remote_port) = self.remote;
-        RuleKey::new(realm, self.protocol.number(), inside, self.internal_port, remote, remote_port)
+        RuleKey::new(realm, self.protocol.number(), inside.0, self.internal_port, remote, remote_port)
     }
 }
 
@@ -90,7 +91,7 @@ mod tests {
 
     fn fits_none(rules: &[Match]) {
         let general = of(rules).expect("there is general traffic");
-        let key = general.key(RealmId(0), 0x6440_0001);
+        let key = general.key(RealmId(0), HostNumber(0x6440_0001));
         assert!(!rules.iter().any(|rule| is_narrow(rule) && rule.matches(&key)), "{general:?}");
         assert_ne!((key.source_port(), key.destination_port()), (0, 0));
     }

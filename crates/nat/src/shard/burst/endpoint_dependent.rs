@@ -20,6 +20,7 @@ use crate::state::flow::InsideKey;
 use crate::state::flow::OutsideKey;
 use crate::state::mapping::InternalKey;
 use crate::state::tcp::TcpState;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
@@ -30,7 +31,7 @@ fn protocol(kind: Kind) -> Protocol {
 
 fn inside_key(header: &[u8; HEADERS], kind: Kind, realm: RealmId) -> InsideKey {
     let protocol = protocol(kind);
-    let key = InternalKey { realm, protocol, address: be32::<12>(header), port: be16::<20>(header) };
+    let key = InternalKey { realm, protocol, address: HostNumber(be32::<12>(header)), port: be16::<20>(header) };
     InsideKey::new(&key, be32::<16>(header), be16::<22>(header))
 }
 
@@ -132,21 +133,21 @@ impl PacketPath {
         if !flow.is_steady_outside(&key, generation) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
-        let (realm, internal, remote_inside) = (flow.realm(), flow.internal(), flow.remote_inside());
+        let (realm, (host, port), remote_inside) = (flow.realm(), flow.internal(), flow.remote_inside());
         if self.ledger.policy.lifetimes.own(protocol(kind), remote_inside.1).is_some() {
             return None;
         }
         let cache = &mut self.ledger.route_cache;
-        let egress = self.ledger.shared.steady_in(cache, realm, internal.0, be16::<2>(header))?;
+        let egress = self.ledger.shared.steady_in(cache, realm, host.0, be16::<2>(header))?;
         let flow = self.ledger.state.flows.get_mut(index);
         if self.ledger.policy.timers.inbound_refresh[usize::from(is_tcp)] {
             flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
         }
         flow.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
         if remote_inside == key.remote_outside {
-            rewrite_headers(header, is_tcp, End::Destination, internal.0, internal.1, None);
+            rewrite_headers(header, is_tcp, End::Destination, host.0, port, None);
         } else {
-            rewrite_both_ends(header, is_tcp, remote_inside, internal, None);
+            rewrite_both_ends(header, is_tcp, remote_inside, (host.0, port), None);
         }
         Some(egress)
     }

@@ -43,6 +43,7 @@ use crate::state::mapping::steady_remote;
 use crate::state::tcp;
 use crate::steps::opening::Drawn;
 use crate::steps::opening::Hints;
+use crate::types::HostNumber;
 use crate::types::MappingIndex;
 use crate::types::Protocol;
 use crate::types::RealmId;
@@ -257,11 +258,12 @@ impl PacketPath {
         let facing = self.ledger.shared.facing(packet.meta.ingress);
         if facing.side == Side::Inside {
             let source = be32::<12>(header);
-            let owner = self.ledger.shared.worker_of_subscriber(source);
+            let owner = self.ledger.shared.worker_of_subscriber(HostNumber(source));
             if owner != self.ledger.worker {
                 return (Kind(Kind::FOREIGN | Kind::OUT), u64::from(owner.0));
             }
-            let key = InternalKey { realm: facing.realm, protocol, address: source, port: be16::<20>(header) };
+            let key =
+                InternalKey { realm: facing.realm, protocol, address: HostNumber(source), port: be16::<20>(header) };
             let hash = self.ledger.state.hash_of(&key);
             return (Kind(kind | Kind::OUT), hash);
         }
@@ -295,7 +297,12 @@ impl PacketPath {
         let hairpin = matches!(packet.meta.stage, Stage::Hairpin | Stage::HairpinFragment | Stage::OwnError);
         let facing = self.ledger.shared.facing(packet.meta.ingress);
         if !hairpin && facing.side == Side::Inside {
-            let key = InternalKey { realm: facing.realm, protocol, address: parsed.source, port: parsed.source_port };
+            let key = InternalKey {
+                realm: facing.realm,
+                protocol,
+                address: HostNumber(parsed.source),
+                port: parsed.source_port,
+            };
             let hash = self.ledger.state.hash_of(&key);
             return (Kind(Kind::OUT), hash);
         }
@@ -408,7 +415,7 @@ impl PacketPath {
         let is_tcp = kind.is_tcp();
         let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
         let destination = be32::<16>(header);
-        let key = InternalKey { realm, protocol, address: be32::<12>(header), port: be16::<20>(header) };
+        let key = InternalKey { realm, protocol, address: HostNumber(be32::<12>(header)), port: be16::<20>(header) };
         let outgoing = Outgoing { internal: key.word(), destination, length: be16::<2>(header) };
         let (egress, (address, port)) = self.refresh_out(clock, header, kind, record, outgoing)?;
         let identification = self.plain_identification(header, address, destination);
@@ -486,13 +493,13 @@ impl PacketPath {
         if (differs != 0) | is_due {
             return None;
         }
-        let egress = self.ledger.shared.steady_in(&mut self.ledger.route_cache, realm, address, be16::<2>(header))?;
+        let egress = self.ledger.shared.steady_in(&mut self.ledger.route_cache, realm, address.0, be16::<2>(header))?;
         mapping.extend_session_if(
             self.ledger.policy.timers.inbound_refresh[usize::from(is_tcp)],
             clock.end[usize::from(is_tcp)],
         );
         mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
-        Some((egress, (address, port)))
+        Some((egress, (address.0, port)))
     }
 }
 

@@ -46,6 +46,7 @@ use crate::steps::opening::Owner;
 use crate::steps::opening::Source;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::HostNumber;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::Side;
@@ -100,7 +101,7 @@ impl PacketPath {
         for i in bits(scratch.unsettled) {
             let source = source_of(&burst[i]);
             scratch.realm[i] = self.ledger.shared.realm_of(burst[i].meta.ingress);
-            scratch.subscriber_hash[i] = self.ledger.state.subscribers.hash_of(scratch.realm[i], source);
+            scratch.subscriber_hash[i] = self.ledger.state.subscribers.hash_of(scratch.realm[i], HostNumber(source));
         }
         for i in bits(scratch.unsettled) {
             self.ledger.state.subscribers.prefetch_table(scratch.subscriber_hash[i]);
@@ -183,10 +184,10 @@ impl PacketPath {
             (false, false) => return None,
         };
         let (realm, source) = (scratch.realm[i], source_of(packet));
-        let slot = if self.ledger.state.subscribers.is(candidate, realm, source) {
+        let slot = if self.ledger.state.subscribers.is(candidate, realm, HostNumber(source)) {
             candidate
         } else {
-            self.ledger.state.subscribers.find_hashed(scratch.subscriber_hash[i], realm, source)?
+            self.ledger.state.subscribers.find_hashed(scratch.subscriber_hash[i], realm, HostNumber(source))?
         };
         scratch.subscriber[i] = slot;
         let subscriber = self.ledger.state.subscribers.get(slot);
@@ -298,9 +299,10 @@ impl PacketPath {
         }
         let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
         let (source, destination) = (be32::<12>(header), be32::<16>(header));
-        let key = InternalKey { realm: scratch.realm[i], protocol, address: source, port: be16::<20>(header) };
-        if self.ledger.may_have_static_mapping(source)
-            || !may_reach(source, destination)
+        let key =
+            InternalKey { realm: scratch.realm[i], protocol, address: HostNumber(source), port: be16::<20>(header) };
+        if self.ledger.may_have_static_mapping(HostNumber(source))
+            || !may_reach(HostNumber(source), destination)
             || self.ledger.local.lookup(destination).is_some()
             // A gateway reads it from its first packet.
             || self.ledger.policy.lifetimes.is_served(protocol, be16::<22>(header))

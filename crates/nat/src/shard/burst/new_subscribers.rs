@@ -14,6 +14,7 @@ use crate::shard::burst::first_packet::source_of;
 use crate::shard::packet::PacketPath;
 use crate::state::mapping::InternalKey;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 
 impl PacketPath {
@@ -26,7 +27,8 @@ impl PacketPath {
         for i in bits(new) {
             let port = u16::from_be_bytes(*burst[i].chunk(ip::HEADER_MIN).unwrap_or(&[0; 2]));
             let protocol = if scratch.kind[i].is_tcp() { Protocol::Tcp } else { Protocol::Udp };
-            let key = InternalKey { realm: scratch.realm[i], protocol, address: source_of(&burst[i]), port };
+            let key =
+                InternalKey { realm: scratch.realm[i], protocol, address: HostNumber(source_of(&burst[i])), port };
             let (view, random) = self.ledger.deciding();
             scratch.drawn[i] = view.draw_for_new_subscriber(&key, random);
             let Some(drawn) = &scratch.drawn[i] else { continue };

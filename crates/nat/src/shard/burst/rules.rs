@@ -27,7 +27,7 @@ impl RuleKey {
     /// An ICMP identifier counts as the inside port.
     #[inline]
     pub(crate) fn of_flow(key: &InternalKey, remote: (u32, u16)) -> RuleKey {
-        RuleKey::new(key.realm, key.protocol.number(), key.address, key.port, remote.0, remote.1)
+        RuleKey::new(key.realm, key.protocol.number(), key.address.0, key.port, remote.0, remote.1)
     }
 
     #[inline]

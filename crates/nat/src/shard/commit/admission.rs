@@ -3,8 +3,6 @@
 //! A subscriber belongs to one worker, so counts are exact and share no cache line. A limit lowered
 //! below present use refuses new state and ends nothing (RFC 6888 REQ-4a, REQ-11d).
 
-use core::net::Ipv4Addr;
-
 use crate::shard::Ledger;
 use crate::shard::notes::Unmade;
 use crate::snapshot::pool_counts::PoolCount;
@@ -76,7 +74,7 @@ impl Ledger {
     pub(in crate::shard) fn pool_of_unmade(&self, unmade: Unmade<'_>) -> Option<PoolId> {
         let Unmade { key, wanted, .. } = unmade;
         let known = self.state.subscribers.find(key.realm, key.address);
-        let own = || self.shared.pool_for(key.realm, Ipv4Addr::from_bits(key.address));
+        let own = || self.shared.pool_for(key.realm, key.address.into());
         known.and_then(|slot| self.view().penalty_pool(slot)).or(wanted).or_else(own)
     }
 

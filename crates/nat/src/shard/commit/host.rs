@@ -3,6 +3,7 @@
 use crate::shard::Ledger;
 use crate::state::host::HostKey;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
 
@@ -15,7 +16,7 @@ impl Ledger {
         hash: u64,
         key: &HostKey,
         realm: RealmId,
-    ) -> Result<u32, Verdict> {
+    ) -> Result<HostNumber, Verdict> {
         self.state.subscribers.hosts.enter(now, hash, key, realm)
     }
 
@@ -25,7 +26,7 @@ impl Ledger {
         now: Instant,
         key: &HostKey,
         realm: RealmId,
-    ) -> Result<u32, Verdict> {
+    ) -> Result<HostNumber, Verdict> {
         let hash = self.state.subscribers.hosts.hash_of(key);
         self.enter_host(now, hash, key, realm)
     }

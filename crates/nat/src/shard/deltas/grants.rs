@@ -16,6 +16,7 @@ use crate::steps::view::View;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::verdict::Verdict;
 
 /// Changes of one request: a set of ports is made and then marked, and may end other grants.
@@ -27,11 +28,11 @@ impl View<'_> {
         let key = grant.key();
         let host = self.host_of_delta(grant.internal());
         // A host's number means nothing to another instance.
-        let is_number = |address: u32| host.is_some() && address == key.address;
+        let is_number = |address: HostNumber| host.is_some() && address == key.address;
         let internal = if host.is_some() { Endpoint::new(Ipv4Addr::UNSPECIFIED, key.port) } else { grant.internal() };
         let mut requester = grant.requester;
         if is_number(requester.address) {
-            requester.address = 0;
+            requester.address = HostNumber(0);
         }
         GrantDelta {
             change,
@@ -107,7 +108,7 @@ impl Ledger {
         let key = InternalKey {
             realm: delta.realm,
             protocol: delta.protocol,
-            address: internal.address.to_bits(),
+            address: internal.address.into(),
             port: internal.port,
         };
         let mut requester = delta.requester;

@@ -49,6 +49,7 @@ use crate::state::reassembly::Outcome as Reassembled;
 use crate::state::reassembly::Part;
 use crate::types::DUMMY;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 use crate::types::SOFTWIRE_HOSTS_FIRST;
 use crate::verdict::Forwarded;
@@ -83,11 +84,15 @@ impl PacketPath {
         for i in each(hosts.pending_in) {
             let number = hosts.ends[i].0;
             softwires |= u64::from(number >= SOFTWIRE_HOSTS_FIRST) << i;
-            hosts.departing[i] = self.ledger.state.subscribers.hosts.aim_at_number(number);
+            hosts.departing[i] = self.ledger.state.subscribers.hosts.aim_at_number(HostNumber(number));
         }
         for i in each(hosts.further) {
             let number = burst.get(i).and_then(|packet| packet.chunk(ip::DESTINATION));
-            self.ledger.state.subscribers.hosts.aim_at_number(number.map_or(0, |number| u32::from_be_bytes(*number)));
+            self.ledger
+                .state
+                .subscribers
+                .hosts
+                .aim_at_number(HostNumber(number.map_or(0, |number| u32::from_be_bytes(*number))));
         }
         self.write_sources(scratch, burst);
         let hosts = &mut scratch.hosts;
@@ -288,7 +293,7 @@ impl PacketPath {
     #[inline(always)]
     pub(super) fn prepare_for_host(&self, frame: &mut [u8], start: usize, length: usize) -> Result<Prepared, Verdict> {
         let bytes = frame.get_mut(start..start + length).ok_or(Verdict::IpMalformed)?;
-        let number = get_u32(bytes, ip::DESTINATION);
+        let number = HostNumber(get_u32(bytes, ip::DESTINATION));
         let host = *self.ledger.state.subscribers.hosts.get(number).ok_or(Verdict::NoMapping)?;
         self.prepare_for(frame, (start, length), &host)
     }
@@ -308,8 +313,10 @@ impl PacketPath {
             Way::Nat64(_) if self.is_without_checksum(frame.get(start..start + length).unwrap_or_default()) => {
                 return Ok(Prepared::Part);
             }
-            Way::Nat64(position) => self.translate_to(frame, start, length, (number, host), position),
-            Way::Softwire(position) => self.wrap_in_softwire(frame, start, length, (number, host), position),
+            Way::Nat64(position) => self.translate_to(frame, start, length, (HostNumber(number), host), position),
+            Way::Softwire(position) => {
+                self.wrap_in_softwire(frame, start, length, (HostNumber(number), host), position)
+            }
         };
         ready.map(Prepared::Ready)
     }
@@ -338,10 +345,10 @@ impl PacketPath {
         let Some(mut reassembly) = self.edge.reassembly.take() else { return Err(Verdict::ReassemblyFull) };
         let view = Ipv4::new_unchecked(fragment);
         let (source, identification) = datagram_of(&view);
-        let subscriber = self.ledger.state.subscribers.hosts.subscriber_of(view.destination());
+        let subscriber = self.ledger.state.subscribers.hosts.subscriber_of(HostNumber(view.destination()));
         let part = Part {
             source,
-            subscriber: subscriber.into(),
+            subscriber: subscriber.0.into(),
             realm: RealmId::default(),
             way: reassembly::WITHOUT_CHECKSUM,
             identification,
@@ -379,7 +386,7 @@ impl PacketPath {
     ) -> Result<Sent, Verdict> {
         let start = reassembly::ROOM - ip::HEADER_MIN;
         let length = frame.len().saturating_sub(start);
-        let number = get_u32(last, ip::DESTINATION);
+        let number = HostNumber(get_u32(last, ip::DESTINATION));
         let host = *self.ledger.state.subscribers.hosts.get(number).ok_or(Verdict::NoMapping)?;
         let Way::Nat64(position) = host.way() else { return Err(Verdict::NoMapping) };
         let header = frame.get_mut(start..start + ip::HEADER_MIN).ok_or(Verdict::NoBuffer)?;
@@ -494,7 +501,7 @@ impl PacketPath {
         frame: &mut [u8],
         start: usize,
         length: usize,
-        (number, host): (u32, &Host),
+        (number, host): (HostNumber, &Host),
         position: u8,
     ) -> Result<Ready, Verdict> {
         let transition = &self.ledger.shared.transition;
@@ -519,7 +526,7 @@ impl PacketPath {
                 let message = bytes.get(headers.transport..).unwrap_or_default();
                 is_unreachable =
                     is_own && message.starts_with(&[icmp::TYPE_DESTINATION_UNREACHABLE, icmp::CODE_HOST_UNREACHABLE]);
-                if quoted.source != number {
+                if quoted.source != number.0 {
                     return Err(Verdict::IcmpQuoteNoMapping);
                 }
                 let destination = prefix.embed(quoted.destination);
@@ -546,7 +553,7 @@ impl PacketPath {
         frame: &mut [u8],
         start: usize,
         length: usize,
-        (number, host): (u32, &Host),
+        (number, host): (HostNumber, &Host),
         position: u8,
     ) -> Result<Ready, Verdict> {
         let transition = &self.ledger.shared.transition;
@@ -563,7 +570,7 @@ impl PacketPath {
             let inner = Ipv4Addr::from_bits(host.inner());
             let mut change = quote.unchanged();
             change.outer_destination = inner;
-            if quote.source.address.to_bits() == number {
+            if quote.source.address.to_bits() == number.0 {
                 change.source = Endpoint { address: inner, ..quote.source };
             }
             icmp_quote::rewrite(bytes, &quote, &change);

@@ -35,6 +35,7 @@ use crate::state::reassembly::Part;
 use crate::steps::opening::Hints;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::verdict::Verdict;
 
 /// Takes over the traffic class of the outer header.
@@ -64,14 +65,14 @@ pub(super) fn take_from_softwire(
     packet: &mut Packet<'_>,
     offset: u16,
     parsed: &Parsed,
-    (number, key): (u32, &HostKey),
+    (number, key): (HostNumber, &HostKey),
     hosts: &HostStore,
 ) -> Result<(), Verdict> {
     let inner = packet.bytes_mut().get_mut(usize::from(offset)..).unwrap_or_default();
     if parsed.class == Class::IcmpError {
         let inner = inner.get_mut(..usize::from(parsed.total_length)).ok_or(Verdict::IpMalformed)?;
         let quote = icmp_quote::parse(inner)?;
-        let host = Ipv4Addr::from_bits(number);
+        let host = Ipv4Addr::from(number);
         let mut change = quote.unchanged();
         change.outer_source = host;
         let about = HostKey { inner: quote.destination.address.to_bits(), ..*key };
@@ -84,7 +85,7 @@ pub(super) fn take_from_softwire(
     } else {
         let change = Rewrite {
             end: End::Source,
-            address: number,
+            address: number.0,
             port: parsed.source_port,
             identification: None,
             decrement_ttl: false,
@@ -148,7 +149,7 @@ impl PacketPath {
 
     /// The number of the host that an error is about. An error makes no record.
     #[inline(always)]
-    pub(super) fn quoted_host(&self, key: &HostKey, hash: u64) -> Result<u32, Verdict> {
+    pub(super) fn quoted_host(&self, key: &HostKey, hash: u64) -> Result<HostNumber, Verdict> {
         self.ledger.state.subscribers.hosts.find(hash, key).ok_or(Verdict::IcmpQuoteNoMapping)
     }
 
@@ -157,7 +158,7 @@ impl PacketPath {
         &self,
         packet: &mut Packet<'_>,
         headers: &Headers6,
-        (number, destination): (u32, u32),
+        (number, destination): (HostNumber, u32),
         way: Way,
     ) -> Result<(), Refusal> {
         let Way::Nat64(position) = way else { return Err(Verdict::Ipv6NotForwarded.into()) };
@@ -166,7 +167,7 @@ impl PacketPath {
         let quoted = match (headers.kind, transition.prefix(position)) {
             (Kind::Error, Some(prefix)) => {
                 let quoted = translate::quoted6(packet.bytes(), headers)?;
-                Some(Tuple4 { source: prefix.extract(quoted.source), destination: number, ports: None })
+                Some(Tuple4 { source: prefix.extract(quoted.source), destination: number.0, ports: None })
             }
             _ => None,
         };
@@ -176,7 +177,7 @@ impl PacketPath {
             // The engine knows the way out, and its MTU.
             _ => Limits { mtu4: u16::MAX, mtu6, is_hop: false, ..Limits::default() },
         };
-        let new = Tuple4 { source: number, destination, ports: None };
+        let new = Tuple4 { source: number.0, destination, ports: None };
         let start = usize::from(packet.start());
         // The engine sets the identification.
         let written = translate::to_ipv4(packet.frame_mut(), start, headers, &new, quoted.as_ref(), 0, &limits)?;

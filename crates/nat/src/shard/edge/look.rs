@@ -26,9 +26,9 @@ use crate::snapshot::transition::Transition;
 use crate::state::host::HostKey;
 use crate::state::host::Way;
 use crate::types::DUMMY;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 use crate::types::Side;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 const PROTOCOL_UDP: u8 = wire::ipv4::PROTOCOL_UDP;
@@ -61,7 +61,7 @@ fn quotes_number(packet: &[u8]) -> bool {
     }
     Quoted::new_checked(message.quote()).is_ok_and(|quoted| {
         let header = quoted.header();
-        is_host_number(header.source()) || is_host_number(header.destination())
+        HostNumber(header.source()).is_ipv6() || HostNumber(header.destination()).is_ipv6()
     })
 }
 
@@ -92,7 +92,7 @@ impl PacketPath {
         let bytes = packet.bytes();
         if bytes.first().is_none_or(|first| first >> 4 != 6) {
             // No packet can come from a host's number.
-            if is_host_number(get_u32(bytes, ip::SOURCE)) {
+            if HostNumber(get_u32(bytes, ip::SOURCE)).is_ipv6() {
                 return Err(Verdict::SourceInvalid.into());
             }
             if bytes.get(ip::PROTOCOL) == Some(&PROTOCOL_ICMP) && quotes_number(bytes) {

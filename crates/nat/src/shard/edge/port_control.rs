@@ -35,6 +35,7 @@ use crate::state::host::Way;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -177,7 +178,7 @@ impl PacketPath {
                 let key = HostKey { address: source, inner: 0, way };
                 (self.ledger.enter_host_of(now, &key, realm)?, Asker::Host(source.to_be_bytes()))
             }
-            Way::Softwire(_) => (0, Asker::B4(source, way)),
+            Way::Softwire(_) => (HostNumber(0), Asker::B4(source, way)),
         };
         let from = Endpoint::new(number.into(), udp.source_port());
         let answer = self.ledger.serve(&Datagram { now, realm, source: from, asker, payload: udp.payload() });

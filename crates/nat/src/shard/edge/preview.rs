@@ -33,6 +33,7 @@ use crate::steps::step::HostRole;
 use crate::steps::step::Step;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -167,9 +168,9 @@ impl PacketPath {
         numbering: Numbering,
         (key, hash): (&HostKey, u64),
         report: &mut R,
-    ) -> Result<u32, Verdict> {
+    ) -> Result<HostNumber, Verdict> {
         if numbering == Numbering::Any {
-            return Ok(crate::types::HOSTS_FIRST);
+            return Ok(HostNumber(crate::types::HOSTS_FIRST));
         }
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
         let Previewed { number, is_known } = self.ledger.state.subscribers.hosts.preview(now, hash, key, realm)?;
@@ -185,7 +186,7 @@ impl PacketPath {
     ) {
         let number = internal.address;
         let hosts = &self.ledger.state.subscribers.hosts;
-        let known = || hosts.get(number.to_bits()).filter(|host| !host.is_subscriber()).map(Host::key);
+        let known = || hosts.get(number.into()).filter(|host| !host.is_subscriber()).map(Host::key);
         let Some(key) = new_host.or_else(known) else { return };
         let host = view_of(&key);
         let prefix = match key.way {
@@ -209,7 +210,7 @@ impl PacketPath {
         new_host: Option<HostKey>,
         report: &mut R,
     ) {
-        let known = || self.ledger.state.subscribers.hosts.get(number.to_bits()).map(Host::way);
+        let known = || self.ledger.state.subscribers.hosts.get(number.into()).map(Host::way);
         let Some(way) = new_host.map(|key| key.way).or_else(known) else { return };
         let transition = &self.ledger.shared.transition;
         let realm = transition.realm_of(way);
@@ -247,18 +248,14 @@ impl PacketPath {
             rewrite(bytes, &parsed, &change);
             parsed = parse(bytes)?;
         }
-        let known = || self.ledger.state.subscribers.hosts.get(destination.address.to_bits()).copied();
+        let known = || self.ledger.state.subscribers.hosts.get(destination.address.into()).copied();
         let host = new_host.map(|key| Host::of(&key)).or_else(known).ok_or(Verdict::NoMapping)?;
         self.prepare_for(frame, (start, usize::from(parsed.total_length)), &host).map(|_| ())
     }
 }
 
-fn report_sender<R: Report>(number: u32, is_known: bool, key: &HostKey, report: &mut R) -> u32 {
-    report.step(|| Step::Host {
-        number: Ipv4Addr::from_bits(number),
-        host: view_of(key),
-        role: HostRole::Sender { is_known },
-    });
+fn report_sender<R: Report>(number: HostNumber, is_known: bool, key: &HostKey, report: &mut R) -> HostNumber {
+    report.step(|| Step::Host { number: number.into(), host: view_of(key), role: HostRole::Sender { is_known } });
     number
 }
 

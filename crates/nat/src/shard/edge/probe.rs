@@ -14,10 +14,9 @@ use crate::state::tcp::state_now;
 use crate::steps::view::View;
 use crate::time::Duration;
 use crate::time::Instant;
-use crate::types::HOSTS_FIRST;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
-use crate::types::SOFTWIRE_HOSTS_FIRST;
 use crate::upkeep::walk::Pace;
 use crate::upkeep::walk::Savings;
 use crate::upkeep::walk::Walk;
@@ -61,7 +60,7 @@ impl Default for Probes {
 struct Idle {
     realm: RealmId,
     remote: (u32, u16),
-    host: (u32, u16),
+    host: (HostNumber, u16),
 }
 
 impl View<'_> {
@@ -69,7 +68,7 @@ impl View<'_> {
     #[inline]
     fn idle_connection(&self, now: Instant, index: u32, session: SessionRef) -> Option<Idle> {
         let mapping = self.state.mappings.get(index);
-        let is_of_nat64 = (HOSTS_FIRST..SOFTWIRE_HOSTS_FIRST).contains(&mapping.internal_address());
+        let is_of_nat64 = mapping.internal_address().is_nat64();
         if !is_of_nat64 || !mapping.is_in_use() || mapping.protocol() != Protocol::Tcp {
             return None;
         }
@@ -134,7 +133,7 @@ impl PacketPath {
         segment.set_destination_port(idle.host.1);
         segment.set_header_length(wire::tcp::HEADER_LENGTH_MIN);
         segment.set_flags(Flags::ACK);
-        segment.fill_checksum(idle.remote.0, idle.host.0);
+        segment.fill_checksum(idle.remote.0, idle.host.0.0);
         let mut header = Ipv4::new_unchecked(packet.as_mut_slice());
         header.set_header_length(ipv4::HEADER_LENGTH_MIN);
         header.set_total_length(LENGTH as u16);
@@ -142,7 +141,7 @@ impl PacketPath {
         header.set_ttl(TTL);
         header.set_protocol(ipv4::PROTOCOL_TCP);
         header.set_source(idle.remote.0);
-        header.set_destination(idle.host.0);
+        header.set_destination(idle.host.0.0);
         header.fill_checksum();
         let sent = self.emit(egress, &[&packet], sink);
         self.ledger.counters.originated += u64::from(sent.is_ok());

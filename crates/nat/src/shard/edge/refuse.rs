@@ -204,7 +204,7 @@ impl PacketPath {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
         let Ok(view) = Ipv6::new_checked(packet.bytes()) else { return };
         let subscriber = self.ledger.state.subscribers.hosts.find_subscriber(view.source(), realm);
-        self.ledger.note_no_room(now, (realm, subscriber.map(Ipv4Addr::from_bits)), verdict);
+        self.ledger.note_no_room(now, (realm, subscriber.map(Ipv4Addr::from)), verdict);
     }
 
     /// Whether the rate of own errors to this address allows another. All addresses of a /64 share

@@ -157,7 +157,7 @@ proptest! {
         let host = *hosts.get(number).expect("the host is known");
         let mut packet = packet;
         if let Some(header) = packet.first_chunk_mut().filter(|_| is_back) {
-            replace_address(header, End::Destination, number);
+            replace_address(header, End::Destination, number.0);
             replace_address(header, End::Source, 0xc633_6401);
         }
         let frame = [&[0; ROOM], packet.as_slice()].concat();

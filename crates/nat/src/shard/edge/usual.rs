@@ -37,6 +37,7 @@ use crate::state::host::HostWords;
 use crate::state::host::Way;
 use crate::state::mapping::InternalKey;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 
@@ -65,7 +66,7 @@ fn words_in_softwire(packet: &Packet<'_>, position: u8) -> Option<HostWords> {
 #[inline(always)]
 fn internal_of(header: &[u8; HEADERS], is_tcp: bool, realm: RealmId) -> u64 {
     let protocol = select_unpredictable(is_tcp, Protocol::Tcp, Protocol::Udp);
-    InternalKey { realm, protocol, address: 0, port: be16::<20>(header) }.word()
+    InternalKey { realm, protocol, address: HostNumber(0), port: be16::<20>(header) }.word()
 }
 
 /// Pending packets without a mapping take other ways, which read IPv4.
@@ -236,11 +237,11 @@ impl PacketPath {
         &mut self,
         packet: &mut Packet<'_>,
         i: usize,
-        (number, cut): (u32, usize),
+        (number, cut): (HostNumber, usize),
         scratch: &mut Scratch,
     ) {
         packet.set_start(usize::from(packet.start()) + cut);
-        let internal = scratch.hosts.internal[i] | u64::from(number);
+        let internal = scratch.hosts.internal[i] | u64::from(number.0);
         scratch.hosts.internal[i] = internal;
         if !scratch.kind[i].is_steady() || self.is_long_way_only() {
             write_pending(&mut scratch.hosts, packet, i);

@@ -18,6 +18,7 @@ use crate::state::tcp::TcpState;
 use crate::steps::expired::Expired;
 use crate::steps::opening::Hints;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -91,7 +92,7 @@ impl PacketPath {
         {
             self.ledger.end_mapping(now, index);
         }
-        let worker = self.ledger.shared.worker_of_subscriber(parsed.source);
+        let worker = self.ledger.shared.worker_of_subscriber(HostNumber(parsed.source));
         Fate::HandOff { worker, meta: PacketMeta { stage: Stage::Vacated, ..meta } }
     }
 

@@ -125,7 +125,7 @@ impl PacketPath {
         }
         let change = Rewrite {
             end: End::Destination,
-            address: internal.0,
+            address: internal.0.0,
             port: internal.1,
             identification: None,
             decrement_ttl: true,

@@ -19,9 +19,9 @@ use crate::state::fragments::FragmentOutcome;
 use crate::state::mapping::InternalKey;
 use crate::steps::opening::Hints;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::Side;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 use crate::verdict::VerdictKind;
 
@@ -96,21 +96,21 @@ impl PacketPath {
             parsed.identification,
         )
         .in_realm(self.ledger.shared.realm_of(meta.ingress))
-        .of_ipv6(if is_host_number(parsed.source) { meta.record } else { 0 });
+        .of_ipv6(if HostNumber(parsed.source).is_ipv6() { meta.record } else { 0 });
         let is_first = parsed.fragment_offset == 0;
         let info = FragmentInfo {
             offset: u32::from(parsed.fragment_offset),
             length: u32::from(parsed.payload_length()),
             more: parsed.more_fragments,
             first_ports: is_first.then_some((parsed.source_port, parsed.destination_port)),
-            owner: self.ledger.state.subscribers.hosts.subscriber_of(parsed.source),
+            owner: self.ledger.state.subscribers.hosts.subscriber_of(HostNumber(parsed.source)),
         };
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
         let outcome = self.fragments.accept(now, key, info, packet, meta);
         if !matches!(outcome, FragmentOutcome::Dropped { .. }) {
-            self.ledger.state.subscribers.hosts.keep(parsed.source);
+            self.ledger.state.subscribers.hosts.keep(HostNumber(parsed.source));
         }
         match outcome {
             FragmentOutcome::Held => Fate::Held,
@@ -133,7 +133,7 @@ impl PacketPath {
         let realm = self.ledger.shared.realm_of(at.meta.ingress);
         // A source that no pool serves may be forged.
         let source = at.parsed.source.into();
-        let is_served = is_host_number(at.parsed.source) || self.ledger.shared.pool_for(realm, source).is_some();
+        let is_served = HostNumber(at.parsed.source).is_ipv6() || self.ledger.shared.pool_for(realm, source).is_some();
         let subscriber = (side == Side::Inside && is_served).then_some(source);
         self.ledger.note_no_room(at.now, (realm, subscriber), verdict);
     }
@@ -210,7 +210,7 @@ impl PacketPath {
                 let key = InternalKey {
                     realm: self.ledger.shared.realm_of(at.meta.ingress),
                     protocol,
-                    address: parsed.source,
+                    address: HostNumber(parsed.source),
                     port: parsed.source_port,
                 };
                 let hash = self.ledger.state.hash_of(&key);

@@ -99,7 +99,7 @@ impl PacketPath {
         let mapping = self.ledger.state.mappings.get(flow.index);
         let change = Rewrite {
             end: End::Destination,
-            address: mapping.internal_address(),
+            address: mapping.internal_address().0,
             port: mapping.internal_port(),
             identification: None,
             decrement_ttl: true,

@@ -22,9 +22,8 @@ use crate::shard::packet::inbound::Via;
 pub(in crate::shard) use crate::steps::way::Reason;
 use crate::time::Instant;
 use crate::types::Facing;
+use crate::types::HostNumber;
 use crate::types::Side;
-use crate::types::is_host_number;
-use crate::types::is_nat64_number;
 use crate::verdict::Verdict;
 
 impl Reason {
@@ -57,7 +56,7 @@ impl PacketPath {
                 self.answer_echo(self.ledger.shared.facing(meta.ingress), bytes, parsed, sink)
             }
             // IPv6 hosts are served at the edge, under other addresses.
-            Ok(LocalAnswer::PortControl) if is_host_number(parsed.source) => Fate::Done(Verdict::LocalIgnored),
+            Ok(LocalAnswer::PortControl) if HostNumber(parsed.source).is_ipv6() => Fate::Done(Verdict::LocalIgnored),
             Ok(LocalAnswer::PortControl) => self.serve_port_control(at, bytes, sink),
             Ok(LocalAnswer::PortUnreachable) => {
                 self.send_error(now, side, meta, Reason::PortUnreachable, bytes, sink);
@@ -76,7 +75,7 @@ impl PacketPath {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        let is_host = towards.side == Side::Inside && is_host_number(parsed.source);
+        let is_host = towards.side == Side::Inside && HostNumber(parsed.source).is_ipv6();
         let reply = if is_host { own_icmp::echo_reply_to_host } else { own_icmp::echo_reply };
         let Some(length) = reply(packet, identification) else {
             return Fate::Done(Verdict::LocalIgnored);
@@ -141,7 +140,7 @@ impl PacketPath {
             Side::Outside => policy.errors_to_outside,
         };
         let to = get_u32(bytes, ip::SOURCE);
-        let is_host = towards == Side::Inside && is_host_number(to);
+        let is_host = towards == Side::Inside && HostNumber(to).is_ipv6();
         let may_answer =
             if is_host { own_icmp::may_answer_host(bytes) } else { own_icmp::may_answer(bytes) && source_is_valid(to) };
         if !wanted || !may_answer {
@@ -165,7 +164,7 @@ impl PacketPath {
         }
         let own = Ipv4Addr::from_bits(from);
         let mut buffer = [0; HOST_ERROR_MAX];
-        let length = if is_host && is_nat64_number(to) {
+        let length = if is_host && HostNumber(to).is_nat64() {
             own_icmp::write_error_to_host(&mut buffer, reason.message(), own, bytes)
         } else {
             let identification = self.identifications.next(own, Ipv4Addr::from_bits(to), 1);

@@ -35,6 +35,7 @@ pub(in crate::shard) use crate::steps::outbound::Way;
 use crate::steps::outbound::translated;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
@@ -72,7 +73,7 @@ impl PacketPath {
             // The subscriber's worker handles it; the sender may be a router.
             return self.outbound_error(at, bytes, sink);
         }
-        let owner = self.ledger.shared.worker_of_subscriber(parsed.source);
+        let owner = self.ledger.shared.worker_of_subscriber(HostNumber(parsed.source));
         if owner != self.ledger.worker {
             if parsed.destination_port == pcp::SERVER_PORT
                 && parsed.class == Class::Udp
@@ -100,7 +101,7 @@ impl PacketPath {
         let Arrival { now, meta, parsed } = at;
         let Some(protocol) = parsed.protocol() else { return self.leave_portless(at, bytes, sink) };
         let realm = self.ledger.shared.realm_of(meta.ingress);
-        let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
+        let key = InternalKey { realm, protocol, address: HostNumber(parsed.source), port: parsed.source_port };
         let found = self.ledger.state.find_mapping(&key, hints.hash);
         let packet = Outbound { now, parsed, key, hints: *hints, found, vacancy: Vacancy::at(meta.stage) };
         let leaves = match self.leaves_of(at, bytes, packet, sink) {

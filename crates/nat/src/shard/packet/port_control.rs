@@ -26,11 +26,11 @@ use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::HostNumber;
 use crate::types::InterfaceId;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 
 pub(in crate::shard) const HEADERS: usize = ipv4::HEADER_LENGTH_MIN + wire::udp::HEADER_LENGTH;
@@ -101,7 +101,7 @@ impl View<'_> {
             let inner = self.state.subscribers.hosts.get(key.address)?.inner();
             options.third_party = Some(pcp::mapped(inner));
         } else if requester.address != key.address {
-            options.third_party = Some(pcp::mapped(key.address));
+            options.third_party = Some(pcp::mapped(key.address.0));
         }
         let lifetime = u32::try_from(left.as_micros().div_ceil(1_000_000)).unwrap_or(u32::MAX);
         let epoch = self.epoch_for(now, key.realm, requester.address);
@@ -170,7 +170,7 @@ impl PacketPath {
         let Arrival { now, meta, parsed } = at;
         let facing = self.ledger.shared.facing(meta.ingress);
         let is_request = self.view().decide_local(facing, parsed) == Ok(LocalAnswer::PortControl);
-        if !is_request || parsed.is_fragment() || is_host_number(parsed.source) {
+        if !is_request || parsed.is_fragment() || HostNumber(parsed.source).is_ipv6() {
             return None;
         }
         if !self.requests.allow(now, (facing, parsed.source.into())) {
@@ -249,7 +249,7 @@ impl PacketPath {
         let shared = std::sync::Arc::clone(&self.ledger.shared);
         let policy = &shared.settings().port_control;
         let to = Endpoint::new(Ipv4Addr::from(pcp::ALL_CLIENTS), CLIENT_PORT);
-        let epoch = self.ledger.state.grants.epoch(RealmId::default(), 0, now);
+        let epoch = self.ledger.state.grants.epoch(RealmId::default(), HostNumber(0), now);
         let mut external = shared.settings().pools.iter().flat_map(|pool| pool.addresses.iter());
         let only = match (external.next(), external.next()) {
             (Some(only), None) => only.to_bits(),
@@ -311,13 +311,13 @@ impl PacketPath {
             return;
         }
         let Some(update) = self.view().update_of(now, grant) else { return };
-        if is_host_number(grant.key().address) {
+        if grant.key().address.is_ipv6() {
             self.send_update_to_host(grant, update.as_bytes(), sink);
             return;
         }
         let to = Endpoint::new(grant.requester.address.into(), grant.requester.port);
         let facing = Facing::inside(grant.key().realm);
-        let Some(own) = self.ledger.shared.own_address_towards(facing, grant.requester.address) else { return };
+        let Some(own) = self.ledger.shared.own_address_towards(facing, grant.requester.address.0) else { return };
         self.ledger.counters.port_control_updates += 1;
         self.send_from(facing, Endpoint::new(own.into(), SERVER_PORT), to, update.as_bytes(), sink);
     }

@@ -23,6 +23,7 @@ use crate::steps::opening::Ask;
 use crate::steps::opening::Hints;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::Protocol;
 
 /// Ports tried until one is free for both protocols.
@@ -49,7 +50,7 @@ fn code_of(code: pcp::Code) -> Code {
 impl Ledger {
     pub(super) fn serve_nat_pmp(&mut self, datagram: &Datagram<'_>) -> Answer {
         let Datagram { now, realm, source, payload, .. } = *datagram;
-        let own = self.state.grants.epoch(realm, self.state.owner_of(source.address.to_bits()), now);
+        let own = self.state.grants.epoch(realm, self.state.owner_of(source.address.into()), now);
         // As notices of a change say (RFC 6886 §3.2.1).
         let epoch = own.min(self.state.grants.common_epoch(now));
         let (code, answer) = match nat_pmp::parse(payload) {
@@ -67,7 +68,7 @@ impl Ledger {
             Ok(nat_pmp::Request::Map { is_tcp, internal_port, external_port, lifetime }) => {
                 let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
                 let address = source.address.to_bits();
-                let key = InternalKey { realm, protocol, address, port: internal_port };
+                let key = InternalKey { realm, protocol, address: HostNumber(address), port: internal_port };
                 let done = match lifetime {
                     _ if !self.may_change_grants() => Err(Code::OutOfResources),
                     0 => self.unmap(datagram, &key).map(|()| (0, 0)),
@@ -85,7 +86,7 @@ impl Ledger {
     /// Pairs a subscriber without a mapping for a while, so that it gets the address it is shown.
     fn address_of(&mut self, datagram: &Datagram<'_>) -> Result<u32, Code> {
         let Datagram { now, realm, source, .. } = *datagram;
-        let key = InternalKey { realm, protocol: Protocol::Udp, address: source.address.to_bits(), port: source.port };
+        let key = InternalKey { realm, protocol: Protocol::Udp, address: source.address.into(), port: source.port };
         let own = self.shared.static_mappings.own_address(realm, key.address);
         let known = own.or_else(|| {
             let slot = self.state.subscribers.find(realm, key.address)?;

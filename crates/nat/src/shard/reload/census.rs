@@ -371,7 +371,7 @@ impl View<'_> {
         if !subscriber.is_in_use() {
             return 0;
         }
-        let (realm, address) = (subscriber.realm(), Ipv4Addr::from_bits(subscriber.address));
+        let (realm, address) = (subscriber.realm(), Ipv4Addr::from(subscriber.address));
         let paired = AddressIndex(subscriber.paired);
         if census.already_held.has_counted(slot) {
             census.already_held.settle(slot, paired, self.covered_under(candidate, slot));

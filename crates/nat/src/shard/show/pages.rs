@@ -33,6 +33,7 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::HOSTS_FIRST;
+use crate::types::HostNumber;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::types::Prefix;
@@ -48,7 +49,7 @@ const EXTRA_LOOKED_AT: u32 = 16;
 
 impl View<'_> {
     /// The host or prefix of a number; `None` for an IPv4 address.
-    pub fn host(&self, number: u32) -> Option<HostView> {
+    pub fn host(&self, number: HostNumber) -> Option<HostView> {
         let host = self.state.subscribers.hosts.get(number)?;
         let is_softwire = !host.is_subscriber() && matches!(host.way(), Way::Softwire(_));
         Some(HostView {
@@ -210,7 +211,7 @@ impl View<'_> {
         let elsewhere = elsewhere.filter(|address| self.snapshot.pool_of(*address) != pool);
         Some(SubscriberView {
             host: self.host(subscriber.address),
-            address: Ipv4Addr::from_bits(subscriber.address),
+            address: subscriber.address.into(),
             realm: subscriber.realm(),
             pool,
             own_pool,
@@ -236,7 +237,7 @@ impl View<'_> {
         let entry = self.policy.refused_subscribers.at(place, now)?;
         let transition = &self.snapshot.transition;
         let (address, prefix) = match u32::try_from(entry.address) {
-            Ok(address) => (Some(address), None),
+            Ok(address) => (Some(HostNumber(address)), None),
             Err(_) => {
                 let number = self.state.subscribers.hosts.find_subscriber(entry.address, entry.realm);
                 (number, Some(entry.address))
@@ -246,11 +247,11 @@ impl View<'_> {
             return None;
         }
         // All hosts of a realm have one pool, whatever their numbers.
-        let served = address.unwrap_or(HOSTS_FIRST);
-        let ruled = prefix.map_or(served, |prefix| transition.stand_ins.of(prefix));
+        let served = address.unwrap_or(HostNumber(HOSTS_FIRST));
+        let ruled = prefix.map_or(served.0, |prefix| transition.stand_ins.of(prefix));
         let class = self.snapshot.classes.of(entry.realm, ruled);
         let pool = self.snapshot.pool_for(entry.realm, served.into())?;
-        let address = address.map_or(Ipv4Addr::UNSPECIFIED, Ipv4Addr::from_bits);
+        let address = address.map_or(Ipv4Addr::UNSPECIFIED, Ipv4Addr::from);
         Some(SubscriberView {
             host: prefix.map(|prefix| HostView {
                 address: Ipv6Addr::from_bits(prefix),

@@ -40,13 +40,13 @@ use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
 use crate::types::Facing;
+use crate::types::HostNumber;
 use crate::types::InsideHost;
 use crate::types::InterfaceId;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::Side;
 use crate::types::WorkerId;
-use crate::types::is_host_number;
 use crate::verdict::Verdict;
 use alg::AlgId;
 
@@ -129,7 +129,7 @@ impl Report for Account {
                 Some(inner) => InsideHost::BehindB4 { b4: host.address, inner },
                 None => InsideHost::Ipv6(host.address),
             };
-            self.new_host = Some((number.to_bits(), name));
+            self.new_host = Some(((*number).into(), name));
         }
         self.steps.push(step);
     }
@@ -143,7 +143,7 @@ impl View<'_> {
         }
         let Ok(parsed) = parse(packet) else { return self.worker };
         match side {
-            Side::Inside => self.snapshot.worker_of_subscriber(parsed.source),
+            Side::Inside => self.snapshot.worker_of_subscriber(HostNumber(parsed.source)),
             Side::Outside => self.worker_of_external(now, &parsed, 0),
         }
     }
@@ -285,7 +285,7 @@ impl Shard {
                 _ => continue,
             };
             let is_named = |step: &Step| matches!(step, Step::Host { number: named, .. } if *named == number);
-            if !is_host_number(number.to_bits())
+            if !HostNumber::from(number).is_ipv6()
                 || account.steps.len() >= STEPS_MAX
                 || account.steps.iter().any(is_named)
             {
@@ -352,7 +352,7 @@ impl Shard {
         let is_sent = matches!(verdict, Verdict::Inbound | Verdict::Hairpin) && account.onward.is_none();
         let Some(internal) = account.destination_after.filter(|_| is_sent) else { return verdict };
         self.path.preview_receiver(source, (internal, account.receiver), account);
-        if !is_host_number(internal.address.to_bits()) {
+        if !HostNumber::from(internal.address).is_ipv6() {
             return verdict;
         }
         let refused = self.path.preview_departure(frame, start, (source, internal), account.receiver).err();
@@ -428,7 +428,7 @@ impl Shard {
             self.view().explain_entering(&inbound, account);
         } else {
             let owner = match side {
-                Side::Inside => self.path.ledger.shared.worker_of_subscriber(parsed.source),
+                Side::Inside => self.path.ledger.shared.worker_of_subscriber(HostNumber(parsed.source)),
                 Side::Outside => self.view().worker_of_external(now, &parsed, meta.turn),
             };
             account.step(|| Step::Owner(owner));

@@ -41,7 +41,7 @@ fn at(seconds: u64) -> Instant {
 
 fn request(protocol: Protocol, port: u16, until_s: u64) -> Request {
     Request {
-        key: InternalKey { realm: RealmId(0), protocol, address: HOST.to_bits(), port },
+        key: InternalKey { realm: RealmId(0), protocol, address: HOST.into(), port },
         origin: Origin::Pcp,
         kind: Kind::Map,
         remotes: Remotes::default(),
@@ -162,7 +162,7 @@ fn a_grant_for_one_connection_ends_with_its_first_session() {
         assert_ne!(arrives(&mut shard, 3, (E1, 2), external, protocol), Some(Verdict::Inbound), "only one");
         let grants = &shard.path.ledger.state.grants;
         let is_over = |index| grants.get(index).is_used() && !grants.get(index).is_alive(at(3));
-        assert!(grants.of_owner(RealmId(0), HOST.to_bits()).all(is_over), "only its origin is kept");
+        assert!(grants.of_owner(RealmId(0), HOST.into()).all(is_over), "only its origin is kept");
         let (_, _) = send(&mut shard, 4, Side::Outside, &[]);
         assert_eq!(arrives(&mut shard, 5, (E1, 1), external, protocol), Some(Verdict::Inbound), "its session lives");
         maintain(&mut shard, 5, 8_600);
@@ -239,7 +239,7 @@ fn grants_count_against_the_subscribers_ports_and_memory() {
     open(&mut shard, 1, &request(Protocol::Udp, 7_001, 600));
     let refused = shard.path.ledger.open_grant(at(1), &request(Protocol::Udp, 7_002, 600));
     assert_eq!(refused, Err(Denied::Verdict(Verdict::SubscriberPortQuota)));
-    let slot = shard.path.ledger.state.subscribers.find(RealmId(0), HOST.to_bits()).expect("a subscriber");
+    let slot = shard.path.ledger.state.subscribers.find(RealmId(0), HOST.into()).expect("a subscriber");
     let record = shard.path.ledger.state.subscribers.get(slot);
     assert_eq!((record.mappings, record.extra_sessions), ([2, 0, 0], 2));
 }
@@ -325,7 +325,7 @@ fn a_grant_is_installed_elsewhere_as_it_was() {
         other.install_grant(at(1), &delta).expect("there is room");
         assert_eq!(arrives(&mut other, 2, (E1, 1), external, Protocol::Tcp), Some(Verdict::Inbound), "{way}");
         assert_ne!(arrives(&mut other, 2, (E2, 1), external, Protocol::Tcp), Some(Verdict::Inbound), "{way}");
-        assert_eq!(other.path.ledger.state.grants.epoch(RealmId(0), HOST.to_bits(), at(1)), delta.epoch_s);
+        assert_eq!(other.path.ledger.state.grants.epoch(RealmId(0), HOST.into(), at(1)), delta.epoch_s);
     }
 }
 
@@ -343,7 +343,7 @@ fn a_refused_grant_leaves_a_used_one_as_it_was() {
     assert!(grant.is_in_use() && grant.is_used() && grant.external() == external, "as it was");
     assert_eq!(arrives(&mut shard, 4, (E1, 1), external, Protocol::Udp), Some(Verdict::Inbound), "its session lives");
     assert_eq!(open(&mut shard, 5, &once), external, "it gives way to one that is granted");
-    assert_eq!(shard.path.ledger.state.grants.of_owner(RealmId(0), HOST.to_bits()).count(), 1);
+    assert_eq!(shard.path.ledger.state.grants.of_owner(RealmId(0), HOST.into()).count(), 1);
 }
 
 #[test]

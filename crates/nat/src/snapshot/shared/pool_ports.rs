@@ -90,7 +90,7 @@ impl Shared {
 
     /// True if the formula excludes this network or broadcast address.
     pub fn is_boundary_address(&self, pool: PoolId, inside: Ipv4Addr) -> bool {
-        self.formula(pool).is_some_and(|formula| formula.slice_of(inside.to_bits()).is_none())
+        self.formula(pool).is_some_and(|formula| formula.slice_of(inside.into()).is_none())
     }
 
     /// A subscriber's slice and blocks, on its paired address or on all of the pool. Not for the
@@ -103,7 +103,7 @@ impl Shared {
         paired: Option<Ipv4Addr>,
     ) -> Vec<SubscriberPorts> {
         let Some(compiled) = self.pools.get(pool.index()) else { return Vec::new() };
-        let slice = self.formula(pool).and_then(|formula| formula.slice_of(inside.to_bits()));
+        let slice = self.formula(pool).and_then(|formula| formula.slice_of(inside.into()));
         let mut found: Vec<SubscriberPorts> = Vec::new();
         found.extend(slice.map(|slice| {
             let range =
@@ -117,7 +117,7 @@ impl Shared {
         };
         for address in addresses {
             let leases = self.ports.leases_on(address);
-            let mine = leases.filter(|lease| lease.holder.realm == realm && lease.holder.address == inside.to_bits());
+            let mine = leases.filter(|lease| lease.holder.realm == realm && lease.holder.address == inside.into());
             found.extend(mine.map(|lease| self.own_lease(&lease)));
         }
         found

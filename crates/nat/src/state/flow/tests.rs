@@ -1,3 +1,4 @@
+use crate::types::HostNumber;
 use std::collections::HashMap;
 
 use proptest::collection::vec;
@@ -10,7 +11,7 @@ const SECRET: [u64; 4] = [3, 1, 4, 1];
 /// A flow without tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plain {
-    internal: (u32, u16),
+    internal: (HostNumber, u16),
     remote_inside: (u32, u16),
     external: (u32, u16),
     remote_outside: (u32, u16),
@@ -64,7 +65,7 @@ fn plain() -> impl Strategy<Value = Plain> {
     let protocol = prop_oneof![Just(Protocol::Udp), Just(Protocol::Tcp), Just(Protocol::Icmp)];
     (endpoint_of(10), endpoint_of(20), endpoint_of(30), endpoint_of(20), protocol).prop_map(
         |(internal, remote_inside, external, remote_outside, protocol)| Plain {
-            internal,
+            internal: (HostNumber(internal.0), internal.1),
             remote_inside,
             external,
             remote_outside,
@@ -167,7 +168,7 @@ proptest! {
 #[test]
 fn a_refreshed_flow_keeps_its_endpoints() {
     let plain = Plain {
-        internal: (u32::MAX, u16::MAX),
+        internal: (HostNumber(u32::MAX), u16::MAX),
         remote_inside: (u32::MAX - 1, u16::MAX),
         external: (u32::MAX - 2, u16::MAX),
         remote_outside: (u32::MAX - 3, u16::MAX),
@@ -189,7 +190,10 @@ fn a_refreshed_flow_keeps_its_endpoints() {
         assert_eq!(store.find_inside(&plain.inside()), Some(index));
     }
     assert_eq!(
-        store.insert(&Plain { internal: (1, 1), remote_outside: (1, 1), ..plain }.new_flow(), Instant::ORIGIN),
+        store.insert(
+            &Plain { internal: (HostNumber(1), 1), remote_outside: (1, 1), ..plain }.new_flow(),
+            Instant::ORIGIN
+        ),
         Err(TableFull)
     );
 }

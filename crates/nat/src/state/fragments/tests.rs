@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::types::HostNumber;
 use crate::types::InterfaceId;
 
 fn hash() -> KeyedHash {
@@ -31,7 +32,7 @@ fn key(identification: u16) -> FragmentKey {
 }
 
 fn piece(offset: u32, length: u32, more: bool) -> FragmentInfo {
-    FragmentInfo { offset, length, more, first_ports: (offset == 0).then_some(PORTS), owner: 0 }
+    FragmentInfo { offset, length, more, first_ports: (offset == 0).then_some(PORTS), owner: HostNumber(0) }
 }
 
 fn meta(n: u16) -> PacketMeta {
@@ -40,7 +41,7 @@ fn meta(n: u16) -> PacketMeta {
 
 /// With its offset as content and its source as owner.
 fn give(tracker: &mut FragmentTracker, ms: u64, key: FragmentKey, info: FragmentInfo) -> FragmentOutcome {
-    let info = FragmentInfo { owner: (key.addresses >> 32) as u32, ..info };
+    let info = FragmentInfo { owner: HostNumber((key.addresses >> 32) as u32), ..info };
     tracker.accept(at_ms(ms), key, info, &info.offset.to_be_bytes(), meta(info.offset as u16))
 }
 

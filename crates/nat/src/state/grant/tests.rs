@@ -2,6 +2,7 @@ use core::net::Ipv4Addr;
 
 use super::*;
 use crate::time::Duration;
+use crate::types::HostNumber;
 
 fn at(seconds: u64) -> Instant {
     Instant::ORIGIN + Duration::from_secs(seconds)
@@ -9,7 +10,7 @@ fn at(seconds: u64) -> Instant {
 
 fn request(address: u32, port: u16, remotes: Remotes) -> Request {
     Request {
-        key: InternalKey { realm: RealmId(3), protocol: Protocol::Tcp, address, port },
+        key: InternalKey { realm: RealmId(3), protocol: Protocol::Tcp, address: HostNumber(address), port },
         origin: Origin::Pcp,
         kind: Kind::Map,
         remotes,
@@ -52,25 +53,26 @@ fn owners_list_and_count_their_own() {
         let request = request(address, port, Remotes::default());
         made.push(store.insert(&request, request.key.address, (7, EXTERNAL), 0, at(1)).expect("there is room"));
     }
-    let list = |store: &GrantStore, address| store.of_owner(RealmId(3), address).collect::<Vec<_>>();
+    let list = |store: &GrantStore, address| store.of_owner(RealmId(3), HostNumber(address)).collect::<Vec<_>>();
     assert_eq!(list(&store, 1), [made[3], made[2], made[0]]);
-    assert_eq!((store.count_of_owner(RealmId(3), 1), store.count_of_owner(RealmId(3), 2)), (3, 1));
+    assert_eq!(([1, 2].map(|host| store.count_of_owner(RealmId(3), HostNumber(host)))), [3, 1]);
     store.remove(made[2]);
     assert_eq!(list(&store, 1), [made[3], made[0]]);
     for index in [made[0], made[1], made[3]] {
         store.remove(index);
     }
-    assert!(store.is_empty() && list(&store, 1).is_empty() && store.count_of_owner(RealmId(4), 1) == 0);
+    assert!(store.is_empty() && list(&store, 1).is_empty() && store.count_of_owner(RealmId(4), HostNumber(1)) == 0);
 }
 
 #[test]
 fn a_full_store_refuses_and_has_room_again() {
     let mut store = store(2);
-    let mut insert = |address| store.insert(&request(address, 1, Remotes::default()), address, (1, EXTERNAL), 0, at(1));
+    let mut insert =
+        |address| store.insert(&request(address, 1, Remotes::default()), HostNumber(address), (1, EXTERNAL), 0, at(1));
     let first = insert(1).expect("there is room");
     assert!(insert(2).is_some() && insert(3).is_none());
     store.remove(first);
-    assert!(store.insert(&request(3, 1, Remotes::default()), 3, (1, EXTERNAL), 0, at(1)).is_some());
+    assert!(store.insert(&request(3, 1, Remotes::default()), HostNumber(3), (1, EXTERNAL), 0, at(1)).is_some());
 }
 
 #[test]
@@ -103,10 +105,15 @@ fn epochs_go_on_and_begin_again_by_client() {
     let mut store = store(4);
     store.set_epoch(at(10), 500);
     let address = 1;
-    store.insert(&request(address, 10, Remotes::default()), address, (1, EXTERNAL), 0, at(12)).expect("there is room");
-    assert_eq!(store.epoch(RealmId(3), address, at(20)), 510);
-    store.reset_epoch(RealmId(3), address, at(20));
-    assert_eq!((store.epoch(RealmId(3), address, at(25)), store.epoch(RealmId(3), 2, at(25))), (5, 515));
-    store.set_epoch_of(RealmId(3), address, at(30), 77);
-    assert_eq!(store.epoch(RealmId(3), address, at(31)), 78);
+    store
+        .insert(&request(address, 10, Remotes::default()), HostNumber(address), (1, EXTERNAL), 0, at(12))
+        .expect("there is room");
+    assert_eq!(store.epoch(RealmId(3), HostNumber(address), at(20)), 510);
+    store.reset_epoch(RealmId(3), HostNumber(address), at(20));
+    assert_eq!(
+        (store.epoch(RealmId(3), HostNumber(address), at(25)), store.epoch(RealmId(3), HostNumber(2), at(25))),
+        (5, 515)
+    );
+    store.set_epoch_of(RealmId(3), HostNumber(address), at(30), 77);
+    assert_eq!(store.epoch(RealmId(3), HostNumber(address), at(31)), 78);
 }

@@ -1,3 +1,4 @@
+use crate::types::HostNumber;
 use std::collections::HashMap;
 
 use proptest::prelude::*;
@@ -23,7 +24,7 @@ fn host(subscriber: u64, host: u64) -> HostKey {
     }
 }
 
-fn enter(store: &mut HostStore, seconds: u64, key: &HostKey) -> Result<u32, Verdict> {
+fn enter(store: &mut HostStore, seconds: u64, key: &HostKey) -> Result<HostNumber, Verdict> {
     let hash = store.hash_of(key);
     store.enter(at(seconds), hash, key, REALM)
 }
@@ -40,9 +41,9 @@ fn hosts_of_a_prefix_share_one_subscriber() {
     assert_eq!(first, second);
     assert_ne!(first, other);
     assert_eq!(store.subscriber_of(first), first, "a subscriber is its own");
-    assert_eq!(store.subscriber_of(0x0a00_0001), 0x0a00_0001, "an IPv4 host is its own");
+    assert_eq!(store.subscriber_of(HostNumber(0x0a00_0001)), HostNumber(0x0a00_0001), "an IPv4 host is its own");
     assert!(store.get(first).is_some_and(|record| record.is_subscriber() && record.address() == host(1, 0).address));
-    assert!(numbers.iter().all(|number| is_host_number(*number) && *number < SOFTWIRE_HOSTS_FIRST));
+    assert!(numbers.iter().all(|number| number.is_nat64()));
 }
 
 #[test]
@@ -63,13 +64,14 @@ fn hosts_differ_by_address_inner_address_and_way() {
         let found = store.get(*number).expect("a host");
         assert_eq!((found.address(), found.inner(), found.way()), (keys[i].address, keys[i].inner, keys[i].way));
     }
-    assert!(numbers[3] >= SOFTWIRE_HOSTS_FIRST && numbers[4] >= SOFTWIRE_HOSTS_FIRST);
+    assert!(numbers[3..].iter().all(|number| number.0 >= SOFTWIRE_HOSTS_FIRST));
 }
 
 #[test]
 fn hosts_that_nothing_names_make_room_for_others() {
     let mut store = store(100, 10, 0, 1);
-    let named: Vec<u32> = (0..30).map(|subscriber| enter(&mut store, 0, &host(subscriber, 1)).expect("room")).collect();
+    let named: Vec<HostNumber> =
+        (0..30).map(|subscriber| enter(&mut store, 0, &host(subscriber, 1)).expect("room")).collect();
     for number in &named {
         store.retain(*number);
     }
@@ -164,7 +166,7 @@ fn a_host_number_names_its_worker() {
                 assert_eq!(worker_of_number(number, workers), WorkerId(worker as u8));
             }
         }
-        assert_eq!(worker_of_number(u32::MAX - 1, workers), WorkerId(workers as u8 - 1));
+        assert_eq!(worker_of_number(HostNumber(u32::MAX - 1), workers), WorkerId(workers as u8 - 1));
     }
 }
 
@@ -192,7 +194,7 @@ proptest! {
     fn numbers_stay_with_their_hosts(steps in proptest::collection::vec(step(), 1..200)) {
         let mut store = store(40, 5, 1, 3);
         let mut now = 0;
-        let mut named: Vec<(HostKey, u32)> = Vec::new();
+        let mut named: Vec<(HostKey, HostNumber)> = Vec::new();
         for step in steps {
             match step {
                 Step::Enter(subscriber, number) => {
@@ -223,7 +225,7 @@ proptest! {
                 }
             }
         }
-        let counts = named.iter().fold(HashMap::new(), |mut counts: HashMap<u32, u32>, (_, number)| {
+        let counts = named.iter().fold(HashMap::new(), |mut counts: HashMap<HostNumber, u32>, (_, number)| {
             *counts.entry(*number).or_default() += 1;
             counts
         });

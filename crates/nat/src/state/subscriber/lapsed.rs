@@ -11,6 +11,7 @@ use super::LAPSED;
 use super::Subscriber;
 use super::SubscriberStore;
 use crate::state::bucket::Bucket;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 
 /// A list of lapsed records in order of time; 0 for none.
@@ -59,7 +60,7 @@ impl SubscriberStore {
         self.lapsed.count
     }
 
-    pub(crate) fn find_lapsed(&self, realm: RealmId, address: u32) -> Option<u32> {
+    pub(crate) fn find_lapsed(&self, realm: RealmId, address: HostNumber) -> Option<u32> {
         if self.lapsed.count == 0 {
             return None;
         }

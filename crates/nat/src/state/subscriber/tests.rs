@@ -1,5 +1,6 @@
 use super::*;
 use crate::random::KeyedHash;
+use crate::types::HostNumber;
 use crate::types::WorkerId;
 
 const REALM: RealmId = RealmId(0);
@@ -15,7 +16,7 @@ fn store(subscribers_max: u32) -> SubscriberStore {
 fn subscribers_need_no_account_until_something_is_noted() {
     let mut store = store(1_000);
     let before = store.bytes();
-    for address in 0..1_000 {
+    for address in (0..1_000).map(HostNumber) {
         let slot = store.insert(REALM, address, POOL, AddressIndex(3), 1).expect("room");
         store.count_mapping(slot, Protocol::Udp);
         store.note_place(slot, AddressIndex(3), POOL);
@@ -24,7 +25,7 @@ fn subscribers_need_no_account_until_something_is_noted() {
         assert_eq!((store.elsewhere(slot), *store.account(slot)), (None, Account::default()));
     }
     assert_eq!(store.bytes(), before);
-    let slot = store.find(REALM, 700).expect("it is there");
+    let slot = store.find(REALM, HostNumber(700)).expect("it is there");
     store.note_place(slot, AddressIndex(9), PoolId(2));
     assert_eq!(store.elsewhere(slot), Some(AddressIndex(9)));
     assert!(store.bytes() > before);
@@ -33,7 +34,7 @@ fn subscribers_need_no_account_until_something_is_noted() {
 #[test]
 fn all_mappings_and_addresses_of_a_subscriber_are_counted() {
     let mut store = store(4);
-    let slot = store.insert(REALM, 5, POOL, AddressIndex(3), 1).expect("room");
+    let slot = store.insert(REALM, HostNumber(5), POOL, AddressIndex(3), 1).expect("room");
     for created in 1..=200_000 {
         store.count_mapping(slot, Protocol::Tcp);
         assert_eq!(store.mappings_created(slot), created);
@@ -48,11 +49,11 @@ fn all_mappings_and_addresses_of_a_subscriber_are_counted() {
 #[test]
 fn a_successor_inherits_no_account() {
     let mut store = store(4);
-    let slot = store.insert(REALM, 5, POOL, AddressIndex(3), 1).expect("room");
+    let slot = store.insert(REALM, HostNumber(5), POOL, AddressIndex(3), 1).expect("room");
     store.account_mut(slot).count(Verdict::BlockLimit);
     store.settle(slot, POOL, AddressIndex(4), 1);
     assert_eq!(store.remove_if_idle(slot), Some(AddressIndex(4)));
-    let next = store.insert(REALM, 6, POOL, AddressIndex(3), 1).expect("room");
+    let next = store.insert(REALM, HostNumber(6), POOL, AddressIndex(3), 1).expect("room");
     assert_eq!((next, *store.account(next)), (slot, Account::default()));
     *store.account_mut(next) = Account { home: 8, ..*store.account(next) };
     assert_eq!(*store.account(next), Account { home: 8, ..Account::default() });

@@ -111,7 +111,7 @@ fn refused_hosts_are_events_with_their_prefix() {
     assert_eq!(bed.count(Verdict::HostLimit), 3);
     let (cause, subscriber, amount) = refused(&mut bed);
     assert_eq!((cause, amount), (Cause::Verdict(Verdict::HostLimit), 1), "one for many");
-    assert!(nat::types::is_host_number(subscriber.to_bits()), "the number of a named prefix");
+    assert!(nat::types::HostNumber::from(subscriber).is_ipv6(), "the number of a named prefix");
     let mut settings = settings6();
     settings.transition.hosts_max = 2;
     let mut bed = Bed6::new(settings).record_events(64);

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::external::ports::AddressSpec;
 use crate::external::ports::PortClass;
+use crate::types::HostNumber;
 use crate::types::RealmId;
 use crate::types::WorkerId;
 
@@ -27,7 +28,7 @@ fn range(first: u16, last: u16) -> PortRange {
 }
 
 fn holder(worker: u8) -> Holder {
-    Holder { worker: WorkerId(worker), realm: RealmId(0), address: u32::from(worker) }
+    Holder { worker: WorkerId(worker), realm: RealmId(0), address: HostNumber(u32::from(worker)) }
 }
 
 fn size(ports: u32) -> BlockSize {

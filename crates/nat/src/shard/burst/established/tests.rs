@@ -41,6 +41,7 @@ use crate::shard::tests::settings;
 use crate::snapshot::shared::Shared;
 use crate::time::Duration;
 use crate::time::Instant;
+use crate::types::HostNumber;
 use crate::types::InterfaceId;
 use crate::types::Prefix;
 use crate::types::Protocol;
@@ -567,7 +568,8 @@ fn usual_packets_take_the_short_way() {
 fn two_shards() -> (Shard, Shard, SocketAddrV4, SocketAddrV4) {
     let shared = Arc::new(Shared::new(settings(), 2).expect("settings are sound"));
     let shard = |worker| Shard::new(Arc::clone(&shared), WorkerId(worker), [1, 2, 3, 4]).expect("memory suffices");
-    let owned = |last: &u8| shared.worker_of_subscriber(u32::from_be_bytes([100, 64, 0, *last])) == WorkerId(1);
+    let owned =
+        |last: &u8| shared.worker_of_subscriber(HostNumber(u32::from_be_bytes([100, 64, 0, *last]))) == WorkerId(1);
     let internal = (10..200).find(owned).map(|last| build::endpoint([100, 64, 0, last], 5_000));
     (shard(0), shard(1), internal.expect("half of all subscribers"), build::endpoint([198, 51, 100, 1], 53))
 }

@@ -37,6 +37,7 @@ use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::HostNumber;
 use crate::types::MappingIndex;
 use crate::types::RealmId;
 use crate::verdict::Verdict;
@@ -199,7 +200,7 @@ impl View<'_> {
             let leaves = leaves.map(|(mapping, way)| Leaves::ByMapping { mapping, session: None, way });
             return self.explain_departure(now, parsed, leaves.map(Departure::Leave), None, account);
         };
-        let key = InternalKey { realm, protocol, address: parsed.source, port: parsed.source_port };
+        let key = InternalKey { realm, protocol, address: HostNumber(parsed.source), port: parsed.source_port };
         let hash = self.state.hash_of(&key);
         let found = self.state.find_mapping(&key, hash);
         let packet = Outbound { now, parsed, key, hints: Hints::of(hash), found, vacancy };

@@ -7,6 +7,7 @@ use crate::show::view::Explanation;
 use crate::show::view::Onward;
 use crate::snapshot::shared::Shared;
 use crate::types::Facing;
+use crate::types::HostNumber;
 use crate::types::Side;
 use crate::types::WorkerId;
 
@@ -27,7 +28,7 @@ impl Shared {
         mut ask: impl FnMut(WorkerId, Option<Onward>) -> Result<Explanation, E>,
     ) -> Result<(WorkerId, Explanation), E> {
         let mut worker = match parse(packet) {
-            Ok(parsed) if from.side == Side::Inside => self.worker_of_subscriber(parsed.source),
+            Ok(parsed) if from.side == Side::Inside => self.worker_of_subscriber(HostNumber(parsed.source)),
             _ => source_of(packet).map_or(WorkerId(0), |source| self.worker_of_host(source)),
         };
         let mut explanation = ask(worker, None)?;

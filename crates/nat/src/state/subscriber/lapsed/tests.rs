@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use super::*;
 use crate::types::AddressIndex;
+use crate::types::HostNumber;
 use crate::types::PoolId;
 
 const REALM: RealmId = RealmId(3);
@@ -34,11 +35,11 @@ fn bucket(number: u64) -> Bucket {
 fn a_lapsed_subscriber_is_hidden_and_resumes_its_counts() {
     let mut store = store();
     // Buckets of those that have any, and of lapsed ones in order of time.
-    let mut present: BTreeMap<u32, (u32, Bucket)> = BTreeMap::new();
-    let mut lapsed: VecDeque<(u32, Bucket)> = VecDeque::new();
+    let mut present: BTreeMap<HostNumber, (u32, Bucket)> = BTreeMap::new();
+    let mut lapsed: VecDeque<(HostNumber, Bucket)> = VecDeque::new();
     let (mut numbers, mut pushed_out, mut renewed) = (Numbers(1), 0, 0);
     for step in 1..20_000_u64 {
-        let address = numbers.below(20);
+        let address = HostNumber(numbers.below(20));
         match (numbers.below(3), present.get(&address).copied()) {
             (0, None) => {
                 let is_full = present.len() == CAPACITY;
@@ -85,7 +86,7 @@ fn a_lapsed_subscriber_is_hidden_and_resumes_its_counts() {
             }
         }
         assert_eq!((store.len(), store.lapsed_len() as usize), (present.len(), lapsed.len()));
-        for address in 0..20 {
+        for address in (0..20).map(HostNumber) {
             assert_eq!(store.find(REALM, address), present.get(&address).map(|(slot, _)| *slot), "step {step}");
             let known = lapsed.iter().find(|(known, _)| *known == address).map(|(_, bucket)| *bucket);
             let found = store.find_lapsed(REALM, address).map(|slot| store.get(slot).mapping_bucket);
@@ -98,21 +99,21 @@ fn a_lapsed_subscriber_is_hidden_and_resumes_its_counts() {
 #[test]
 fn the_sweep_comes_to_each_that_waits_in_turn() {
     let mut store = store();
-    for address in 0..8 {
+    for address in (0..8).map(HostNumber) {
         let slot = store.insert(REALM, address, PoolId(0), AddressIndex(0), 0).expect("room");
         store.get_mut(slot).mapping_bucket = bucket(9);
         store.remove_if_idle(slot);
     }
     let turn = |store: &mut SubscriberStore| {
         let slot = store.next_lapsed().expect("some wait");
-        store.get(slot).address
+        store.get(slot).address.0
     };
     assert_eq!([0; 3].map(|_| turn(&mut store)), [0, 1, 2]);
     // The next one is removed, and the walk goes on behind it.
-    let slot = store.find_lapsed(REALM, 3).expect("it waits");
+    let slot = store.find_lapsed(REALM, HostNumber(3)).expect("it waits");
     store.forget_lapsed(slot);
     assert_eq!([0; 6].map(|_| turn(&mut store)), [4, 5, 6, 7, 0, 1]);
-    for address in [0, 1, 2, 4, 5, 6, 7] {
+    for address in [0, 1, 2, 4, 5, 6, 7].map(HostNumber) {
         let slot = store.find_lapsed(REALM, address).expect("it waits");
         store.forget_lapsed(slot);
     }
@@ -122,13 +123,13 @@ fn the_sweep_comes_to_each_that_waits_in_turn() {
 #[test]
 fn a_lapsed_record_forgets_refusals_and_guarantees() {
     let mut store = store();
-    let slot = store.insert(REALM, 1, PoolId(0), AddressIndex(0), 0).expect("room");
+    let slot = store.insert(REALM, HostNumber(1), PoolId(0), AddressIndex(0), 0).expect("room");
     let account = store.account_mut(slot);
     account.session_bucket = bucket(4);
     account.count(crate::verdict::Verdict::SubscriberRateLimit);
     account.set_home(Some(AddressIndex(3)));
     store.remove_if_idle(slot);
-    let slot = store.insert(REALM, 1, PoolId(0), AddressIndex(0), 0).expect("room");
+    let slot = store.insert(REALM, HostNumber(1), PoolId(0), AddressIndex(0), 0).expect("room");
     let expected = Account { session_bucket: bucket(4), ..Account::default() };
     assert_eq!(*store.account(slot), expected);
 }
