@@ -42,6 +42,7 @@ use crate::time::Instant;
 use crate::types::HostNumber;
 use crate::types::MappingIndex;
 use crate::types::RealmId;
+use crate::types::RemoteInside;
 use crate::types::Side;
 
 pub(crate) struct State {
@@ -168,24 +169,24 @@ impl State {
     }
 
     #[inline(always)]
-    pub(crate) fn live_flow(&self, key: &InternalKey, remote_inside: (u32, u16), now: Instant) -> Option<u32> {
+    pub(crate) fn live_flow(&self, key: &InternalKey, remote_inside: RemoteInside, now: Instant) -> Option<u32> {
         if self.flows.is_empty() { None } else { self.find_live_flow(key, remote_inside, now) }
     }
 
     /// As [`State::live_flow`]. Takes the key by value: a key in memory would be written in parts
     /// and read as a whole, which stalls.
     #[inline(always)]
-    pub(crate) fn has_live_flow(&self, key: InternalKey, remote_inside: (u32, u16), now: Instant) -> bool {
+    pub(crate) fn has_live_flow(&self, key: InternalKey, remote_inside: RemoteInside, now: Instant) -> bool {
         !self.flows.is_empty() && self.has_flow(key, remote_inside, now)
     }
 
     #[inline(never)]
-    fn has_flow(&self, key: InternalKey, remote_inside: (u32, u16), now: Instant) -> bool {
+    fn has_flow(&self, key: InternalKey, remote_inside: RemoteInside, now: Instant) -> bool {
         self.find_live_flow(&key, remote_inside, now).is_some()
     }
 
-    fn find_live_flow(&self, key: &InternalKey, remote_inside: (u32, u16), now: Instant) -> Option<u32> {
-        let found = self.flows.find_inside(&InsideKey::new(key, remote_inside.0, remote_inside.1))?;
+    fn find_live_flow(&self, key: &InternalKey, remote_inside: RemoteInside, now: Instant) -> Option<u32> {
+        let found = self.flows.find_inside(&InsideKey::new(key, remote_inside))?;
         self.flows.get(found).is_alive(now).then_some(found)
     }
 

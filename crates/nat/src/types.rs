@@ -6,6 +6,7 @@ use core::net::Ipv6Addr;
 
 mod host_number;
 mod named;
+mod remote;
 
 pub use host_number::HostNumber;
 pub use named::Block;
@@ -13,6 +14,9 @@ pub use named::BlockSize;
 pub use named::HostName;
 pub use named::Parity;
 pub use named::PortClass;
+pub(crate) use remote::ExternalEndpoint;
+pub(crate) use remote::RemoteInside;
+pub(crate) use remote::RemoteOutside;
 
 /// Transports of a NAPT mapping. ICMP queries have an identifier for a port (RFC 5508 §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -30,6 +30,7 @@ use crate::types::HostNumber;
 use crate::types::InsideHost;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::RemoteOutside;
 
 #[cfg(test)]
 mod tests;
@@ -80,10 +81,10 @@ impl TargetGeneration {
             && (self.realm, self.base, self.is_sticky) == (forward.realm, forward.ports.0, forward.is_sticky)
     }
 
-    pub(crate) fn choose(&self, port: u16, remote_outside: (u32, u16)) -> Option<Aim> {
-        let remote_outside = if self.is_sticky { (remote_outside.0, 0) } else { remote_outside };
+    pub(crate) fn choose(&self, port: u16, remote_outside: RemoteOutside) -> Option<Aim> {
+        let remote_outside = if self.is_sticky { RemoteOutside { port: 0, ..remote_outside } } else { remote_outside };
         let score = |target: &Target| {
-            let remote = u64::from(remote_outside.0) << 16 | u64::from(remote_outside.1);
+            let remote = u64::from(remote_outside.address) << 16 | u64::from(remote_outside.port);
             let itself =
                 u64::from(self.realm.0) << 48 | u64::from(target.address) << 16 | u64::from(target.port.unwrap_or(0));
             // Uniform in (0, 1). A target has the least -ln(u)/w as often as its weight w demands.
@@ -255,7 +256,7 @@ impl Group {
     pub(crate) fn next_stop<W: PartialEq>(
         &self,
         port: u16,
-        remote_outside: (u32, u16),
+        remote_outside: RemoteOutside,
         behind: u8,
         here: &W,
         worker_of: impl Fn(HostNumber) -> W,

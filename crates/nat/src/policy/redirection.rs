@@ -5,6 +5,8 @@ use core::net::Ipv4Addr;
 
 use crate::types::Prefix;
 use crate::types::Protocol;
+use crate::types::RemoteInside;
+use crate::types::RemoteOutside;
 
 #[cfg(test)]
 mod tests;
@@ -45,15 +47,16 @@ impl fmt::Display for Target {
 
 impl Redirection {
     /// `hash` depends only on the subscriber, so that all its flows have one target.
-    pub fn remote_outside(&self, protocol: Protocol, remote_inside: (u32, u16), hash: u64) -> (u32, u16) {
+    pub(crate) fn remote_outside(&self, protocol: Protocol, remote_inside: RemoteInside, hash: u64) -> RemoteOutside {
         match self {
             Redirection::Prefix(prefix) => {
-                (prefix.address().to_bits() | remote_inside.0 & !prefix.mask(), remote_inside.1)
+                let address = prefix.address().to_bits() | remote_inside.address & !prefix.mask();
+                RemoteOutside { address, port: remote_inside.port }
             }
             Redirection::Targets(targets) => {
-                let Some(target) = choose(targets, hash) else { return remote_inside };
+                let Some(target) = choose(targets, hash) else { return remote_inside.not_redirected() };
                 let port = if protocol == Protocol::Icmp { None } else { target.port };
-                (target.address, port.unwrap_or(remote_inside.1))
+                RemoteOutside { address: target.address, port: port.unwrap_or(remote_inside.port) }
             }
         }
     }

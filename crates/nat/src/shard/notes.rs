@@ -12,7 +12,6 @@ use crate::event::Refusal;
 use crate::event::UNKNOWN_HOST;
 use crate::external::blocks::Block;
 use crate::settings::Removed;
-use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::steps::opening::NewMapping;
 use crate::time::Instant;
@@ -81,7 +80,7 @@ impl View<'_> {
 
     fn why_flow_ends(&self, now: Instant, index: u32) -> Cause {
         let flow = self.state.flows.get(index);
-        let external = flow.external().0;
+        let external = flow.external().address;
         if flow.is_alive(now) && self.is_flow_overdue(index, now) {
             let orphaned = self.orphaned_flow(index).and_then(|found| found.ends);
             if orphaned.is_some_and(|ends| ends <= now) && self.snapshot.settings().reload.removed == Removed::End {
@@ -115,8 +114,8 @@ impl View<'_> {
 
     pub(super) fn event_of_flow(&self, kind: EventKind, now: Instant, index: u32) -> Event {
         let flow = self.state.flows.get(index);
-        let (internal, external) = (endpoint(flow.internal()), endpoint(flow.external()));
-        let remote = endpoint(flow.remote_outside());
+        let (internal, external) = (flow.internal().into(), flow.external().into());
+        let remote = Endpoint::from(flow.remote_outside());
         let opened = if flow.opened_from() == Side::Outside { Cause::Inbound } else { Cause::Outbound };
         let has_ended = kind == EventKind::FlowEnded;
         let held_s = ((now.as_micros() / 1_000_000) as u32).saturating_sub(flow.created_s());

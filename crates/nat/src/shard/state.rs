@@ -44,7 +44,7 @@ impl View<'_> {
             }
             SessionRef::Flow(flow) => {
                 let flow = self.state.flows.get(flow);
-                let own = || lifetimes.own(flow.protocol(), flow.remote_inside().1);
+                let own = || lifetimes.own(flow.protocol(), flow.remote_inside().port);
                 (flow.protocol(), if flow.opened_from() == Side::Inside { own() } else { None })
             }
         };

@@ -25,7 +25,6 @@ use crate::settings::Pool;
 use crate::settings::Settings;
 use crate::snapshot::shared::Shared;
 use crate::state::flow::Flow;
-use crate::state::flow::endpoint;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
@@ -214,7 +213,7 @@ impl Shared {
 
     /// `host` is internal.
     pub(crate) fn is_flow_at_home(&self, flow: &Flow, host: &InsideHost) -> bool {
-        let (protocol, external) = (flow.protocol(), endpoint(flow.external()));
+        let (protocol, external) = (flow.protocol(), Endpoint::from(flow.external()));
         if let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) {
             return flow.generation().is_some() && group.leads_to(external.port, flow.realm(), flow.internal());
         }
@@ -236,7 +235,7 @@ impl Shared {
     /// Like [`Shared::orphaned`]; a flow has no place on a port of one endpoint.
     pub(crate) fn orphaned_flow(&self, flow: &Flow, host: &InsideHost) -> Option<Orphaned> {
         let known = &self.orphans;
-        let (protocol, external) = (flow.protocol(), endpoint(flow.external()));
+        let (protocol, external) = (flow.protocol(), Endpoint::from(flow.external()));
         if let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) {
             let since = if flow.generation().is_some() {
                 if group.leads_to(external.port, flow.realm(), flow.internal()) {

@@ -436,7 +436,7 @@ impl Shared {
     /// endpoint.
     #[inline]
     pub(crate) fn owner_towards(&self, index: AddressIndex, key: &OutsideKey) -> Option<(WorkerId, MappingIndex)> {
-        match self.ports.lookup(index, key.protocol, key.external.1) {
+        match self.ports.lookup(index, key.protocol, key.external.port) {
             Some((home, MappingIndex::SHARED)) => {
                 Some((self.worker_of_flow(key).unwrap_or(home), MappingIndex::SHARED))
             }

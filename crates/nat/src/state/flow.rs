@@ -13,8 +13,6 @@
 //! An ended flow may be *held down* (RFC 6888 REQ-8): found only from outside, so that no other
 //! gets its five-tuple. If no record is free, the first held-down one is reused.
 
-use core::net::Ipv4Addr;
-
 use mem::Arena;
 use mem::ArenaError;
 use mem::Need;
@@ -28,10 +26,12 @@ use crate::state::tcp::SequenceTracker;
 use crate::state::tcp::TcpState;
 use crate::time::Duration;
 use crate::time::Instant;
-use crate::types::Endpoint;
+use crate::types::ExternalEndpoint;
 use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::RemoteInside;
+use crate::types::RemoteOutside;
 use crate::types::Side;
 
 #[cfg(test)]
@@ -80,33 +80,33 @@ pub(crate) struct InsideKey {
 
 impl InsideKey {
     #[inline]
-    pub(crate) const fn new(internal: &InternalKey, address: u32, port: u16) -> InsideKey {
-        InsideKey { internal: internal.word(), remote_inside: endpoint_word(address, port) }
+    pub(crate) const fn new(internal: &InternalKey, remote_inside: RemoteInside) -> InsideKey {
+        InsideKey { internal: internal.word(), remote_inside: word_of(remote_inside) }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutsideKey {
     pub(crate) protocol: Protocol,
-    pub(crate) external: (u32, u16),
-    /// ICMP queries have port 0.
-    pub(crate) remote_outside: (u32, u16),
+    pub(crate) external: ExternalEndpoint,
+    pub(crate) remote_outside: RemoteOutside,
 }
 
 impl OutsideKey {
     #[inline]
     pub(crate) fn hash(&self, hash: &KeyedHash) -> u64 {
-        let ports = u64::from(self.external.1) << 32 | u64::from(self.remote_outside.1) << 16 | self.protocol as u64;
-        hash.hash(u64::from(self.external.0) << 32 | u64::from(self.remote_outside.0), ports)
+        let ports =
+            u64::from(self.external.port) << 32 | u64::from(self.remote_outside.port) << 16 | self.protocol as u64;
+        hash.hash(u64::from(self.external.address) << 32 | u64::from(self.remote_outside.address), ports)
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewFlow {
     pub(crate) internal: InternalKey,
-    pub(crate) remote_inside: (u32, u16),
-    pub(crate) remote_outside: (u32, u16),
-    pub(crate) external: (u32, u16),
+    pub(crate) remote_inside: RemoteInside,
+    pub(crate) remote_outside: RemoteOutside,
+    pub(crate) external: ExternalEndpoint,
     pub(crate) state: TcpState,
     pub(crate) expires: Instant,
     pub(crate) port: u32,
@@ -114,8 +114,8 @@ pub(crate) struct NewFlow {
     pub(crate) subscriber: u32,
 }
 
-const fn endpoint_word(address: u32, port: u16) -> u64 {
-    address as u64 | (port as u64) << 32
+const fn word_of(remote_inside: RemoteInside) -> u64 {
+    remote_inside.address as u64 | (remote_inside.port as u64) << 32
 }
 
 /// In `port`: opened through a forward with several targets, without a shared port.
@@ -165,18 +165,18 @@ impl Flow {
     }
 
     #[inline]
-    pub(crate) fn remote_inside(&self) -> (u32, u16) {
-        (self.remote_inside as u32, (self.remote_inside >> 32) as u16)
+    pub(crate) fn remote_inside(&self) -> RemoteInside {
+        RemoteInside { address: self.remote_inside as u32, port: (self.remote_inside >> 32) as u16 }
     }
 
     #[inline]
-    pub(crate) fn remote_outside(&self) -> (u32, u16) {
-        (self.remote_outside_address, self.remote_outside_port)
+    pub(crate) fn remote_outside(&self) -> RemoteOutside {
+        RemoteOutside { address: self.remote_outside_address, port: self.remote_outside_port }
     }
 
     #[inline]
-    pub(crate) fn external(&self) -> (u32, u16) {
-        (self.external_address, self.external_port)
+    pub(crate) fn external(&self) -> ExternalEndpoint {
+        ExternalEndpoint { address: self.external_address, port: self.external_port }
     }
 
     /// The generation of targets, if the flow came through a forward.
@@ -196,7 +196,7 @@ impl Flow {
     }
 
     pub(crate) fn is_twice(&self) -> bool {
-        self.remote_inside() != self.remote_outside()
+        self.remote_inside().not_redirected() != self.remote_outside()
     }
 
     #[inline]
@@ -259,10 +259,6 @@ impl Flow {
     pub(crate) fn outside_key(&self) -> OutsideKey {
         OutsideKey { protocol: self.protocol(), external: self.external(), remote_outside: self.remote_outside() }
     }
-}
-
-pub(crate) fn endpoint<A: Into<Ipv4Addr>>((address, port): (A, u16)) -> Endpoint {
-    Endpoint::new(address.into(), port)
 }
 
 pub(crate) struct FlowStore {
@@ -390,12 +386,12 @@ impl FlowStore {
         };
         let mut flow = Flow {
             internal: new.internal.word(),
-            remote_inside: endpoint_word(new.remote_inside.0, new.remote_inside.1),
+            remote_inside: word_of(new.remote_inside),
             life: if new.is_hairpin { HAIRPIN } else { 0 },
-            external_address: new.external.0,
-            remote_outside_address: new.remote_outside.0,
-            external_port: new.external.1,
-            remote_outside_port: new.remote_outside.1,
+            external_address: new.external.address,
+            remote_outside_address: new.remote_outside.address,
+            external_port: new.external.port,
+            remote_outside_port: new.remote_outside.port,
             created_s: (now.as_micros() / 1_000_000) as u32,
             tracker: SequenceTracker::default(),
             port: new.port,

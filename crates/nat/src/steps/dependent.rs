@@ -25,7 +25,6 @@ use crate::snapshot::shared::CompiledPool;
 use crate::state::flow::Flow;
 use crate::state::flow::InsideKey;
 use crate::state::flow::OutsideKey;
-use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::state::shared_ports::Group;
 use crate::state::shared_ports::SharedPort;
@@ -51,9 +50,12 @@ use crate::steps::view::View;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::ExternalEndpoint;
 use crate::types::Facing;
 use crate::types::PoolId;
 use crate::types::Protocol;
+use crate::types::RemoteInside;
+use crate::types::RemoteOutside;
 use crate::verdict::Verdict;
 use wire::tcp::Flags;
 
@@ -70,8 +72,8 @@ const ADDRESS_PROBES: usize = 16;
 pub(crate) struct DependentSessionRequest<'k> {
     pub(crate) now: Instant,
     pub(crate) key: &'k InternalKey,
-    pub(crate) remote_inside: (u32, u16),
-    pub(crate) remote_outside: (u32, u16),
+    pub(crate) remote_inside: RemoteInside,
+    pub(crate) remote_outside: RemoteOutside,
     pub(crate) wanted: Option<PoolId>,
 }
 
@@ -86,7 +88,7 @@ pub(crate) enum PortSource {
 #[derive(Clone, Copy)]
 pub(crate) struct NewDependent {
     pub(crate) key: InternalKey,
-    pub(crate) remote_inside: (u32, u16),
+    pub(crate) remote_inside: RemoteInside,
     pub(crate) outside: OutsideKey,
     pub(crate) owner: Owner,
     pub(crate) entered: Option<Entered>,
@@ -119,10 +121,10 @@ impl View<'_> {
     pub(crate) fn dependent_wanted(
         &self,
         key: &InternalKey,
-        remote_inside: (u32, u16),
+        remote_inside: RemoteInside,
         has_mapping: bool,
         action: RuleAction,
-    ) -> Option<(u32, u16)> {
+    ) -> Option<RemoteOutside> {
         match action {
             RuleAction::Redirect(redirection) => {
                 // Hashes the subscriber, so that all its sessions go to one target.
@@ -136,7 +138,7 @@ impl View<'_> {
                 let has_own = has_mapping
                     || self.static_mapping_of(key).is_some()
                     || pool().is_some_and(|pool| self.snapshot.formula(pool).is_some());
-                (!has_own).then_some(remote_inside)
+                (!has_own).then_some(remote_inside.not_redirected())
             }
             RuleAction::Translate { .. } | RuleAction::NoTranslation | RuleAction::Drop => None,
         }
@@ -152,10 +154,10 @@ impl View<'_> {
         report: &mut T,
     ) -> Result<Option<Departure>, Ending> {
         let DependentSessionRequest { key, remote_outside: remote, wanted, .. } = *ask;
-        if !may_reach(key.address, remote.0) || self.local.lookup(remote.0).is_some() {
+        if !may_reach(key.address, remote.address) || self.local.lookup(remote.address).is_some() {
             return Err(Ending::Drop(Verdict::DestinationInvalid));
         }
-        let way = Way::Out(self.way(Facing::OUTSIDE, remote.0, parsed, report)?);
+        let way = Way::Out(self.way(Facing::OUTSIDE, remote.address, parsed, report)?);
         if parsed.class == Class::IcmpReply {
             return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
         }
@@ -167,12 +169,12 @@ impl View<'_> {
         }
         match self.decide_dependent(ask, random, report) {
             Ok(new) => {
-                report.step(|| Step::FlowWouldBeCreated { remote: endpoint(remote) });
+                report.step(|| Step::FlowWouldBeCreated { remote: remote.into() });
                 Ok(Some(Departure::OpenDependent { new, way }))
             }
             Err(verdict @ (Verdict::PortsExhausted | Verdict::SubscriberPortQuota)) => {
                 let at_quota = verdict == Verdict::SubscriberPortQuota;
-                report.step(|| Step::NoSharedPort { remote: endpoint(remote), at_quota });
+                report.step(|| Step::NoSharedPort { remote: remote.into(), at_quota });
                 // The subscriber's blocks may have ports left for a mapping. A changed destination
                 // needs an endpoint-dependent session.
                 let serves = matches!(action, RuleAction::Translate { .. }) && !at_quota;
@@ -189,7 +191,7 @@ impl View<'_> {
         report: &mut T,
     ) -> Result<NewDependent, Verdict> {
         let DependentSessionRequest { now, key, remote_inside, remote_outside, wanted } = *ask;
-        let expired = self.state.flows.find_inside(&InsideKey::new(key, remote_inside.0, remote_inside.1));
+        let expired = self.state.flows.find_inside(&InsideKey::new(key, remote_inside));
         self.admit_record(expired)?;
         let owner = self.owner(&Ask { now, key, wanted, hints: Hints::of(0), expired: Expired::NONE });
         let own = || self.snapshot.pool_for(key.realm, key.address.into());
@@ -218,7 +220,7 @@ impl View<'_> {
         let entered = entered?;
         let address = self.address_for_dependent(&search, &entered, random, report)?;
         let (port, source, over) = self.shared_port(&search, address, random).ok_or(search.exhausted())?;
-        let external = (self.snapshot.address(address).to_bits(), port);
+        let external = ExternalEndpoint { address: self.snapshot.address(address).to_bits(), port };
         let outside = OutsideKey { protocol: key.protocol, external, remote_outside };
         // After a long idle time, an ended session may have the five-tuple.
         let over = over.or_else(|| self.state.flows.find_outside(&outside));
@@ -404,7 +406,7 @@ impl View<'_> {
         if !record.may_carry(subscriber, search.may_open, || users > 0) {
             return None;
         }
-        let external = (self.snapshot.address(address).to_bits(), port);
+        let external = ExternalEndpoint { address: self.snapshot.address(address).to_bits(), port };
         let outside = OutsideKey { protocol, external, remote_outside: search.remote };
         let found = (port, PortSource::Own(slot), self.state.flows.find_outside(&outside));
         let Some(over) = found.2 else { return (!self.snapshot.is_claimed(&outside)).then_some(found) };
@@ -492,7 +494,11 @@ impl View<'_> {
             between_workers.map.from(group, class_in(search.compiled, search.class), first).take(BORROWABLE_PROBES);
         let mut unknown = all.filter(|port| known.find_port(group, *port).is_none()).take(LAST_PROBES as usize);
         unknown.find(|port| {
-            let outside = OutsideKey { protocol, external: (external, *port), remote_outside: search.remote };
+            let outside = OutsideKey {
+                protocol,
+                external: ExternalEndpoint { address: external, port: *port },
+                remote_outside: search.remote,
+            };
             (search.may_open || ports.users(address, protocol, *port) > 0)
                 && !ports.is_going_out(address, protocol, *port)
                 && !self.snapshot.is_claimed(&outside)
@@ -508,7 +514,7 @@ impl View<'_> {
 
     /// The hold-down of the five-tuple, if the session ends now (RFC 6888 REQ-8).
     pub(crate) fn hold_down_of(&self, flow: &Flow) -> Duration {
-        let Some(address) = self.snapshot.address_index(flow.external().0.into()) else { return Duration::ZERO };
+        let Some(address) = self.snapshot.address_index(flow.external().address.into()) else { return Duration::ZERO };
         let compiled = self.snapshot.compiled_pool(address);
         let was_closed = flow.protocol() == Protocol::Tcp && flow.state() == TcpState::Closing;
         let is_free = compiled.reuse_at_once.filtered || compiled.reuse_at_once.tcp_closed && was_closed;
@@ -529,15 +535,15 @@ impl View<'_> {
         // Each table holds one session for a five-tuple, so old ones must end first.
         let over = flows
             .find_outside(outside)
-            .or_else(|| flows.find_inside(&InsideKey::new(&key, remote_outside.0, remote_outside.1)));
+            .or_else(|| flows.find_inside(&InsideKey::new(&key, remote_outside.not_redirected())));
         self.admit_record(over)?;
         let owner = self.owner(&Ask { now, key: &key, wanted: None, hints: Hints::of(0), expired: Expired::NONE });
         let entered = match owner.slot {
             Some(_) => Ok(None),
-            None => self.entry_of_target(&key, external.0, random).map(Some),
+            None => self.entry_of_target(&key, external.address, random).map(Some),
         };
         self.admit_dependent(now, &key, &owner, &entered)?;
-        let group = self.snapshot.balance.find(external.0, protocol, external.1);
+        let group = self.snapshot.balance.find(external.address, protocol, external.port);
         if group.and_then(TargetGroup::current).is_none() {
             return Err(Verdict::NoMapping);
         }
@@ -571,7 +577,7 @@ struct Search<'s> {
     owner: &'s Owner,
     compiled: &'s CompiledPool,
     class: PortClass,
-    remote: (u32, u16),
+    remote: RemoteOutside,
     may_open: bool,
 }
 

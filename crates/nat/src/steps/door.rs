@@ -27,8 +27,10 @@ use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::time::Instant;
 use crate::types::AddressIndex;
+use crate::types::ExternalEndpoint;
 use crate::types::MappingIndex;
 use crate::types::Protocol;
+use crate::types::RemoteOutside;
 use crate::types::WorkerId;
 
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +74,8 @@ impl Towards {
     pub(crate) fn of(parsed: &Parsed, protocol: Protocol, turn: u8) -> Towards {
         let key = OutsideKey {
             protocol,
-            external: (parsed.destination, parsed.destination_port),
-            remote_outside: (parsed.source, remote_port(protocol, parsed.source_port)),
+            external: ExternalEndpoint { address: parsed.destination, port: parsed.destination_port },
+            remote_outside: RemoteOutside { address: parsed.source, port: remote_port(protocol, parsed.source_port) },
         };
         Towards { key, is_query: parsed.class == Class::IcmpRequest, turn, is_vacated: false }
     }
@@ -81,8 +83,11 @@ impl Towards {
     pub(crate) fn of_quote(quote: &Quote, turn: u8) -> Towards {
         let key = OutsideKey {
             protocol: quote.protocol,
-            external: (quote.source.address.to_bits(), quote.source.port),
-            remote_outside: (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port)),
+            external: quote.source.into(),
+            remote_outside: RemoteOutside {
+                port: remote_port(quote.protocol, quote.destination.port),
+                ..quote.destination.into()
+            },
         };
         Towards { key, is_query: false, turn, is_vacated: false }
     }
@@ -112,12 +117,12 @@ impl View<'_> {
     #[inline]
     pub(crate) fn door(&self, to: &Towards, now: Instant) -> Door {
         let key = &to.key;
-        let (address, is_own) = match self.local.lookup(key.external.0) {
+        let (address, is_own) = match self.local.lookup(key.external.address) {
             Some(Local::Pool(address)) => (address, false),
             Some(Local::OwnAndPool(_, address)) => (address, true),
             other => return Door::NotExternal(other),
         };
-        let group = self.snapshot.balance.find(key.external.0, key.protocol, key.external.1);
+        let group = self.snapshot.balance.find(key.external.address, key.protocol, key.external.port);
         let entry = match to.turn {
             0 if !to.is_vacated => self.port_entry(to, address, group.is_some(), now),
             // The port table only knows the owner before the targets.
@@ -131,7 +136,7 @@ impl View<'_> {
         if group.is_some() || to.turn != 0 {
             return self.door_of_targets(to, group, now);
         }
-        match self.snapshot.static_mappings.by_external(key.external.0, key.protocol, key.external.1) {
+        match self.snapshot.static_mappings.by_external(key.external.address, key.protocol, key.external.port) {
             Some(inside) => Door::Static { inside, expired },
             None if is_own && expired.is_none() => Door::Own,
             None => Door::Nothing,
@@ -161,7 +166,7 @@ impl View<'_> {
 
     fn has_session(&self, mapping: u32, address: AddressIndex, key: &OutsideKey, now: Instant) -> bool {
         let by = hashed_by(self.snapshot.compiled_pool(address), key.protocol);
-        self.state.find_session(mapping, key.remote_outside.0, key.remote_outside.1, by, now).is_some()
+        self.state.find_session(mapping, key.remote_outside.address, key.remote_outside.port, by, now).is_some()
     }
 
     #[cold]
@@ -172,7 +177,7 @@ impl View<'_> {
         // Sent by a worker with other settings.
         let Some(group) = group else { return Door::Nothing };
         let worker_of = |address| self.snapshot.worker_of_subscriber(address);
-        match group.next_stop(to.key.external.1, to.key.remote_outside, to.turn, &self.worker, worker_of) {
+        match group.next_stop(to.key.external.port, to.key.remote_outside, to.turn, &self.worker, worker_of) {
             Stop::Next(worker, turn) => Door::Elsewhere { worker, turn },
             Stop::Here(_) if !self.may_lead(group) => Door::Nothing,
             Stop::Here(aim) => Door::Target(aim),
@@ -186,8 +191,8 @@ impl View<'_> {
     }
 
     /// The targets of new sessions, whatever the sender's port.
-    pub(crate) fn new_targets(&self, external: (u32, u16), protocol: Protocol) -> Option<&TargetGeneration> {
-        let group = self.snapshot.balance.find(external.0, protocol, external.1);
+    pub(crate) fn new_targets(&self, external: ExternalEndpoint, protocol: Protocol) -> Option<&TargetGeneration> {
+        let group = self.snapshot.balance.find(external.address, protocol, external.port);
         group.filter(|group| self.may_lead(group)).and_then(Group::current)
     }
 

@@ -16,7 +16,6 @@ use crate::settings::RuleAction;
 use crate::snapshot::shared::CompiledPool;
 use crate::snapshot::shared::NextHop;
 use crate::snapshot::transition::check_embeddable;
-use crate::state::flow::endpoint;
 use crate::state::grant::Admission as ByGrant;
 use crate::state::grant::Kind::Once;
 use crate::state::host::Host;
@@ -46,6 +45,8 @@ use crate::types::Facing;
 use crate::types::PoolId;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::RemoteInside;
+use crate::types::RemoteOutside;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -94,8 +95,8 @@ impl Inbound<'_> {
         if self.is_vacated { towards.vacated() } else { towards }
     }
 
-    fn remote(&self, protocol: Protocol) -> (u32, u16) {
-        (self.parsed.source, remote_port(protocol, self.parsed.source_port))
+    fn remote(&self, protocol: Protocol) -> RemoteOutside {
+        RemoteOutside { address: self.parsed.source, port: remote_port(protocol, self.parsed.source_port) }
     }
 
     pub(crate) fn external(&self) -> Endpoint {
@@ -342,14 +343,14 @@ impl<'a> View<'a> {
         self.report_port_awaited(packet, index, report);
         let remote = packet.remote(protocol);
         let by = || self.pool_of_mapping(index).map_or(HashedBy::Endpoint, |compiled| hashed_by(compiled, protocol));
-        let is_usual =
-            mapping.session_matches(remote.0, remote.1, now) && mapping.session_is_hairpin() == (via == Via::Hairpin);
+        let is_usual = mapping.session_matches(remote.address, remote.port, now)
+            && mapping.session_is_hairpin() == (via == Via::Hairpin);
         let found = if is_usual {
             Some(SessionRef::Inline)
         } else {
-            self.state.find_session(index, remote.0, remote.1, by(), now)
+            self.state.find_session(index, remote.address, remote.port, by(), now)
         };
-        let key = RuleKey::of_flow(&mapping.key(), remote);
+        let key = RuleKey::of_flow(&mapping.key(), remote.not_redirected());
         let is_settled = is_usual && mapping.session_generation() == self.policy.filter_generation();
         if is_settled {
             self.report_filter(false, &key, report);
@@ -382,7 +383,7 @@ impl<'a> View<'a> {
         &self,
         parsed: &Parsed,
         key: &InternalKey,
-        remote: (u32, u16),
+        remote: RemoteInside,
         report: &mut T,
     ) -> Result<NextHop, Verdict> {
         self.judge(false, RuleKey::of_flow(key, remote), false, report).check()?;
@@ -399,11 +400,11 @@ impl<'a> View<'a> {
         report: &mut T,
     ) -> Result<Option<(NewSession, OpenedFor)>, Act> {
         let remote = packet.remote(protocol);
-        let granted = self.admission_by_grant(packet.now, index, remote, report);
+        let granted = self.admission_by_grant(packet.now, index, remote.raw(), report);
         self.check_filtering(packet, protocol, index, (by, granted), report)?;
         // The registrar may call from any port, at any time (`docs/alg.md`).
         let registered = match granted {
-            ByGrant::Granted(_) => self.awaits_answer_until(packet.now, index, remote),
+            ByGrant::Granted(_) => self.awaits_answer_until(packet.now, index, remote.raw()),
             ByGrant::AsPool | ByGrant::Refused(_) => None,
         };
         match protocol {
@@ -428,8 +429,9 @@ impl<'a> View<'a> {
             ByGrant::Refused(_) => Filtering::AddressAndPortDependent,
         };
         // The inside would take two sessions of these endpoints for one connection.
-        let is_elsewhere = self.state.live_flow(&self.state.mappings.get(index).key(), remote, now).is_some();
-        let allowed = !is_elsewhere && self.filtering_allows(now, index, remote.0, filtering, by);
+        let is_elsewhere =
+            self.state.live_flow(&self.state.mappings.get(index).key(), remote.not_redirected(), now).is_some();
+        let allowed = !is_elsewhere && self.filtering_allows(now, index, remote.address, filtering, by);
         // A grant that admits the packet is reported already.
         if !allowed || !matches!(granted, ByGrant::Granted(_)) {
             report.step(|| Step::FilterAsked { filtering, allowed });
@@ -472,8 +474,10 @@ impl<'a> View<'a> {
         if is_once {
             new.state = TcpState::ANNOUNCED;
         }
-        let opens =
-            asks && (is_once || self.rules_lead_away(&self.state.mappings.get(index).key(), packet.remote(protocol)));
+        let opens = asks
+            && (is_once
+                || self
+                    .rules_lead_away(&self.state.mappings.get(index).key(), packet.remote(protocol).not_redirected()));
         let purpose = if is_once { OpenedFor::Packet } else { OpenedFor::Answers };
         Ok(opens.then_some((new, purpose)))
     }
@@ -541,7 +545,7 @@ impl<'a> View<'a> {
     }
 
     /// True if rules change the way or the source of the answer. A dropped answer takes no memory.
-    pub(crate) fn rules_lead_away(&self, key: &InternalKey, remote: (u32, u16)) -> bool {
+    pub(crate) fn rules_lead_away(&self, key: &InternalKey, remote: RemoteInside) -> bool {
         if self.snapshot.rules.is_empty() {
             return false;
         }
@@ -556,7 +560,7 @@ impl<'a> View<'a> {
         first: FirstLife,
         expires: Instant,
     ) -> NewSession {
-        let (remote_address, remote_port) = packet.remote(protocol);
+        let RemoteOutside { address: remote_address, port: remote_port } = packet.remote(protocol);
         NewSession {
             remote_address,
             remote_port,
@@ -697,7 +701,7 @@ impl<'a> View<'a> {
         let key = InternalKey { realm: aim.realm, protocol, address: aim.address, port: aim.port };
         let admission = group.map(|group| group.admission);
         let hop = self.open_from_outside(packet, &key, admission, judged, report)?;
-        if self.has_session_with(&key, packet.remote(protocol), packet.now) {
+        if self.has_session_with(&key, packet.remote(protocol).not_redirected(), packet.now) {
             return Err(Act::Drop(Verdict::Filtered));
         }
         Ok(Act::Lead { aim: *aim, hop })
@@ -724,17 +728,17 @@ impl<'a> View<'a> {
             let is_held = key.protocol == Protocol::Tcp;
             return Err(if is_held { Act::Hold { is_stray: false } } else { Act::Drop(Verdict::Filtered) });
         }
-        let rule_key = RuleKey::of_flow(key, packet.remote(key.protocol));
+        let rule_key = RuleKey::of_flow(key, packet.remote(key.protocol).not_redirected());
         judged.insert(self.judge(false, rule_key, true, report)).check()?;
         Ok(self.way(Facing::inside(key.realm), key.address.0, packet.parsed, report)?)
     }
 
     /// True if the internal endpoint has a session with the remote, through any external endpoint.
-    fn has_session_with(&self, key: &InternalKey, remote: (u32, u16), now: Instant) -> bool {
+    fn has_session_with(&self, key: &InternalKey, remote: RemoteInside, now: Instant) -> bool {
         let by_mapping = || {
             let index = self.state.find_live_mapping(key, now)?;
             let compiled = self.pool_of_mapping(index)?;
-            self.state.find_session(index, remote.0, remote.1, hashed_by(compiled, key.protocol), now)
+            self.state.find_session(index, remote.address, remote.port, hashed_by(compiled, key.protocol), now)
         };
         self.state.live_flow(key, remote, now).is_some() || by_mapping().is_some()
     }
@@ -785,9 +789,9 @@ impl<'a> View<'a> {
     pub(crate) fn report_flow<T: Report>(&self, now: Instant, index: u32, report: &mut T) {
         let flow = self.state.flows.get(index);
         report.step(|| Step::FlowFound {
-            internal: endpoint(flow.internal()),
-            external: endpoint(flow.external()),
-            remote: endpoint(flow.remote_outside()),
+            internal: flow.internal().into(),
+            external: flow.external().into(),
+            remote: flow.remote_outside().into(),
             expires_in: flow.expires().saturating_since(now),
         });
         self.report_session_of(now, flow.protocol(), 0, SessionRef::Flow(index), report);

@@ -49,10 +49,13 @@ use crate::steps::way::Reason;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::ExternalEndpoint;
 use crate::types::Facing;
 use crate::types::MappingIndex;
 use crate::types::PoolId;
 use crate::types::Protocol;
+use crate::types::RemoteInside;
+use crate::types::RemoteOutside;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -70,7 +73,8 @@ pub(crate) struct Outbound<'a> {
 
 /// As the second half of a hairpin sees the packet.
 #[inline]
-pub(crate) fn translated(parsed: &Parsed, (source, source_port): (u32, u16)) -> Parsed {
+pub(crate) fn translated(parsed: &Parsed, external: ExternalEndpoint) -> Parsed {
+    let ExternalEndpoint { address: source, port: source_port } = external;
     // An ICMP identifier stands for both ports.
     let is_query = parsed.protocol() == Some(Protocol::Icmp);
     let destination_port = if is_query { source_port } else { parsed.destination_port };
@@ -78,8 +82,9 @@ pub(crate) fn translated(parsed: &Parsed, (source, source_port): (u32, u16)) -> 
 }
 
 impl Outbound<'_> {
-    pub(crate) fn remote(&self) -> (u32, u16) {
-        (self.parsed.destination, remote_port(self.key.protocol, self.parsed.destination_port))
+    pub(crate) fn remote(&self) -> RemoteInside {
+        let port = remote_port(self.key.protocol, self.parsed.destination_port);
+        RemoteInside { address: self.parsed.destination, port }
     }
 
     pub(crate) fn destination(&self) -> Endpoint {
@@ -115,7 +120,7 @@ pub(crate) struct Question {
     session: Option<SessionRef>,
     pub(crate) ruling: Ruling,
     /// The remote endpoint outside of an endpoint-dependent session, unless a mapping must serve.
-    shares: Option<(u32, u16)>,
+    shares: Option<RemoteOutside>,
 }
 
 #[derive(Clone, Copy)]
@@ -255,7 +260,8 @@ impl View<'_> {
         let Outbound { now, parsed, ref key, found, .. } = *packet;
         let remote = packet.remote();
         let is_first = |mapping: &u32| {
-            self.state.mappings.get(*mapping).session_matches(remote.0, remote.1, now) && self.has_kept_way(*mapping)
+            self.state.mappings.get(*mapping).session_matches(remote.address, remote.port, now)
+                && self.has_kept_way(*mapping)
         };
         match found.filter(is_first) {
             Some(mapping) if parsed.class != Class::IcmpReply => {
@@ -323,7 +329,7 @@ impl View<'_> {
             return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
         }
         let flow = self.state.flows.get(index);
-        let remote_outside = flow.remote_outside().0;
+        let remote_outside = flow.remote_outside().address;
         if !flow.is_hairpin() && self.local.lookup(remote_outside).is_some() {
             // It has become one since the session was opened.
             return Err(Ending::Drop(Verdict::DestinationInvalid));
@@ -389,7 +395,7 @@ impl View<'_> {
         let remote = packet.remote();
         let session = alive.and_then(|index| {
             let by = hashed_by(self.pool_of_mapping(index)?, protocol);
-            self.state.find_session(index, remote.0, remote.1, by, *now)
+            self.state.find_session(index, remote.address, remote.port, by, *now)
         });
         let rule_key = RuleKey::of_flow(key, remote);
         judged.insert(self.judge(true, rule_key, session.is_none(), report)).check()?;
@@ -541,7 +547,7 @@ impl View<'_> {
                 report.step(|| Step::SessionWouldBeCreated);
                 let (by, mut new) = (hashed_by(compiled, protocol), self.session_from_inside(packet, question));
                 // A gateway may have to read it (`Ledger::gateway_of`).
-                new.has_own_timer |= self.awaits_answer_until(packet.now, mapping, packet.remote()).is_some()
+                new.has_own_timer |= self.awaits_answer_until(packet.now, mapping, packet.remote().raw()).is_some()
                     || self.gateway_of_server(mapping).is_some();
                 Ok(Departure::Open { mapping, place, by, new, way })
             }
@@ -610,7 +616,7 @@ impl View<'_> {
     }
 
     fn session_from_inside(&self, packet: &Outbound<'_>, question: &Question) -> NewSession {
-        let (remote_address, remote_port) = packet.remote();
+        let RemoteInside { address: remote_address, port: remote_port } = packet.remote();
         let first = self.policy.lifetimes.first(packet.key.protocol, remote_port, Side::Inside);
         NewSession {
             remote_address,

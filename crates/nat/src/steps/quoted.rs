@@ -9,7 +9,6 @@ use crate::policy::rules::RuleKey;
 use crate::settings::RuleAction;
 use crate::snapshot::shared::NextHop;
 use crate::state::alg::AlgKey;
-use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::steps::door::Door;
 use crate::steps::door::Towards;
@@ -24,6 +23,7 @@ use crate::types::Facing;
 use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::RemoteInside;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -70,9 +70,13 @@ fn report_quote<T: Report>(quote: &Quote, report: &mut T) {
 }
 
 /// The endpoint as the other side knows it. A query identifier stays.
-pub(crate) fn known_as(other: (u32, u16), protocol: Protocol, quoted: Endpoint) -> Endpoint {
-    let port = if protocol == Protocol::Icmp { quoted.port } else { other.1 };
-    endpoint((other.0, port))
+pub(crate) fn known_as(other: Endpoint, protocol: Protocol, quoted: Endpoint) -> Endpoint {
+    let port = if protocol == Protocol::Icmp { quoted.port } else { other.port };
+    Endpoint { port, ..other }
+}
+
+fn remote_of(quoted: Endpoint, protocol: Protocol) -> RemoteInside {
+    RemoteInside { address: quoted.address.to_bits(), port: remote_port(protocol, quoted.port) }
 }
 
 impl View<'_> {
@@ -109,8 +113,8 @@ impl View<'_> {
             Door::Session(index) => {
                 self.report_flow(now, index, report);
                 let flow = self.state.flows.get(index);
-                let remote = known_as(flow.remote_inside(), quote.protocol, quote.destination);
-                (flow.realm(), endpoint(flow.internal()), remote)
+                let remote = known_as(flow.remote_inside().into(), quote.protocol, quote.destination);
+                (flow.realm(), flow.internal().into(), remote)
             }
             // RFC 7857 §12: also while it is inactive.
             Door::Static { inside, expired } => {
@@ -183,7 +187,7 @@ impl View<'_> {
         }
         let key = InternalKey { realm, protocol: quote.protocol, address: address.into(), port };
         let Some((external, remote, sequence)) = self.quoted_outside(now, quote, &key, report) else {
-            let remote = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
+            let remote = remote_of(quote.source, quote.protocol);
             let ruling = self.ruling(RuleKey::of_flow(&key, remote));
             let passes = ruling.action == RuleAction::NoTranslation && parsed.ttl > 1 && !is_hairpin;
             let hop = self.snapshot.route_out(parsed.destination, parsed.source).filter(|_| passes);
@@ -225,12 +229,12 @@ impl View<'_> {
         key: &InternalKey,
         report: &mut T,
     ) -> Option<(Endpoint, Endpoint, Option<u32>)> {
-        let remote_inside = (quote.source.address.to_bits(), remote_port(quote.protocol, quote.source.port));
+        let remote_inside = remote_of(quote.source, quote.protocol);
         if let Some(index) = self.state.live_flow(key, remote_inside, now) {
             self.report_flow(now, index, report);
             let flow = self.state.flows.get(index);
-            let remote = known_as(flow.remote_outside(), quote.protocol, quote.source);
-            return Some((endpoint(flow.external()), remote, quote.sequence));
+            let remote = known_as(flow.remote_outside().into(), quote.protocol, quote.source);
+            return Some((flow.external().into(), remote, quote.sequence));
         }
         if let Some(index) = self.state.find_live_mapping(key, now) {
             self.report_mapping(now, index, report);
@@ -243,7 +247,7 @@ impl View<'_> {
     }
 
     fn realm_of_untranslated(&self, quote: &Quote) -> Option<RealmId> {
-        let remote = (quote.destination.address.to_bits(), remote_port(quote.protocol, quote.destination.port));
+        let remote = remote_of(quote.destination, quote.protocol);
         let (address, port) = (quote.source.address.into(), quote.source.port);
         let key_in = |realm| RuleKey::of_flow(&InternalKey { realm, protocol: quote.protocol, address, port }, remote);
         self.passes_in(&self.snapshot.rules, key_in).map(|(realm, _)| realm)

@@ -7,6 +7,7 @@ use zerocopy::FromBytes;
 use zerocopy::Immutable;
 use zerocopy::IntoBytes;
 
+use super::Endpoint;
 use super::HOSTS_FIRST;
 use super::SOFTWIRE_HOSTS_FIRST;
 
@@ -42,6 +43,14 @@ impl From<HostNumber> for Ipv4Addr {
     #[inline(always)]
     fn from(number: HostNumber) -> Ipv4Addr {
         Ipv4Addr::from_bits(number.0)
+    }
+}
+
+/// An internal endpoint.
+impl From<(HostNumber, u16)> for Endpoint {
+    #[inline(always)]
+    fn from((host, port): (HostNumber, u16)) -> Endpoint {
+        Endpoint::new(host.into(), port)
     }
 }
 

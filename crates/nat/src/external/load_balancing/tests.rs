@@ -6,6 +6,7 @@ use super::*;
 use crate::settings::Forward;
 use crate::types::Endpoint;
 use crate::types::HostNumber;
+use crate::types::RemoteOutside;
 
 const EXTERNAL: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 
@@ -37,7 +38,7 @@ fn group(balance: &Balance, port: u16) -> &Group {
     balance.find(EXTERNAL.to_bits(), Protocol::Tcp, port).expect("the port leads to several")
 }
 
-fn chosen(balance: &Balance, remote_outside: (u32, u16)) -> HostNumber {
+fn chosen(balance: &Balance, remote_outside: RemoteOutside) -> HostNumber {
     group(balance, 443)
         .current()
         .and_then(|generation| generation.choose(443, remote_outside))
@@ -55,7 +56,7 @@ proptest! {
         let mut counts = vec![0_u32; weights.len()];
         const REMOTES: u32 = 8_000;
         for i in 0..REMOTES {
-            let host = chosen(&balance, (first.wrapping_add(i), 40_000));
+            let host = chosen(&balance, RemoteOutside { address: first.wrapping_add(i), port: 40_000 });
             counts[(host.0 & 0xff) as usize - 1] += 1;
         }
         let total: u32 = weights.iter().sum();
@@ -73,7 +74,7 @@ proptest! {
         let few = Balance::new(&settings(&[forward((443, 443), fewer)]));
         let all = Balance::new(&settings(&[forward((443, 443), &targets)]));
         for i in 0..500 {
-            let remote_outside = (first.wrapping_add(i), i as u16);
+            let remote_outside = RemoteOutside { address: first.wrapping_add(i), port: i as u16 };
             let (before, after) = (chosen(&few, remote_outside), chosen(&all, remote_outside));
             prop_assert!(after == before || after == HostNumber(added));
         }
@@ -84,9 +85,10 @@ proptest! {
     #[test]
     fn a_packet_visits_the_lists_in_their_order(
         lists in prop::collection::vec(prop::collection::vec(1_u8..12, 1..5), 1..8),
-        remote_outside in (any::<u32>(), any::<u16>()),
+        (address, port) in (any::<u32>(), any::<u16>()),
         workers in 1_u32..5,
     ) {
+        let remote_outside = RemoteOutside { address, port };
         let mut balance: Option<Balance> = None;
         let mut opened_at = Vec::new();
         let mut ways: Vec<Vec<u32>> = Vec::new();
@@ -190,7 +192,10 @@ fn a_forward_reduced_to_one_target_keeps_its_group() {
     assert_eq!(ports, [(440, 442), (443, 443), (444, 449)]);
     assert_eq!(group(&second, 443).origin, Some(Origin::Forward(0)));
     assert_eq!(
-        group(&second, 445).current().and_then(|generation| generation.choose(445, (1, 1))).map(|aim| aim.port),
+        group(&second, 445)
+            .current()
+            .and_then(|generation| generation.choose(445, RemoteOutside { address: 1, port: 1 }))
+            .map(|aim| aim.port),
         Some(85)
     );
 }

@@ -20,9 +20,12 @@ use crate::state::flow::InsideKey;
 use crate::state::flow::OutsideKey;
 use crate::state::mapping::InternalKey;
 use crate::state::tcp::TcpState;
+use crate::types::ExternalEndpoint;
 use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::RemoteInside;
+use crate::types::RemoteOutside;
 use crate::types::Side;
 
 fn protocol(kind: Kind) -> Protocol {
@@ -32,14 +35,14 @@ fn protocol(kind: Kind) -> Protocol {
 fn inside_key(header: &[u8; HEADERS], kind: Kind, realm: RealmId) -> InsideKey {
     let protocol = protocol(kind);
     let key = InternalKey { realm, protocol, address: HostNumber(be32::<12>(header)), port: be16::<20>(header) };
-    InsideKey::new(&key, be32::<16>(header), be16::<22>(header))
+    InsideKey::new(&key, RemoteInside { address: be32::<16>(header), port: be16::<22>(header) })
 }
 
 fn outside_key(header: &[u8; HEADERS], kind: Kind) -> OutsideKey {
     OutsideKey {
         protocol: protocol(kind),
-        external: (be32::<16>(header), be16::<22>(header)),
-        remote_outside: (be32::<12>(header), be16::<20>(header)),
+        external: ExternalEndpoint { address: be32::<16>(header), port: be16::<22>(header) },
+        remote_outside: RemoteOutside { address: be32::<12>(header), port: be16::<20>(header) },
     }
 }
 
@@ -104,16 +107,17 @@ impl PacketPath {
             return None;
         }
         let cache = &mut self.ledger.route_cache;
-        let egress = self.ledger.shared.steady_out(cache, remote_outside.0, be32::<12>(header), be16::<2>(header))?;
+        let egress =
+            self.ledger.shared.steady_out(cache, remote_outside.address, be32::<12>(header), be16::<2>(header))?;
         let flow = self.ledger.state.flows.get_mut(index);
         flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
         flow.tracker.observe_ack(Side::Inside, &segment(header), is_tcp);
         let external = flow.external();
-        let identification = self.plain_identification(header, external.0, remote_outside.0);
-        if remote_inside == remote_outside {
-            rewrite_headers(header, is_tcp, End::Source, external.0, external.1, identification);
+        let identification = self.plain_identification(header, external.address, remote_outside.address);
+        if remote_inside.not_redirected() == remote_outside {
+            rewrite_headers(header, is_tcp, End::Source, external.address, external.port, identification);
         } else {
-            rewrite_both_ends(header, is_tcp, external, remote_outside, identification);
+            rewrite_both_ends(header, is_tcp, external.raw(), remote_outside.raw(), identification);
         }
         Some(egress)
     }
@@ -134,7 +138,7 @@ impl PacketPath {
             return None;
         }
         let (realm, (host, port), remote_inside) = (flow.realm(), flow.internal(), flow.remote_inside());
-        if self.ledger.policy.lifetimes.own(protocol(kind), remote_inside.1).is_some() {
+        if self.ledger.policy.lifetimes.own(protocol(kind), remote_inside.port).is_some() {
             return None;
         }
         let cache = &mut self.ledger.route_cache;
@@ -144,10 +148,10 @@ impl PacketPath {
             flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
         }
         flow.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
-        if remote_inside == key.remote_outside {
+        if remote_inside.not_redirected() == key.remote_outside {
             rewrite_headers(header, is_tcp, End::Destination, host.0, port, None);
         } else {
-            rewrite_both_ends(header, is_tcp, remote_inside, (host.0, port), None);
+            rewrite_both_ends(header, is_tcp, remote_inside.raw(), (host.0, port), None);
         }
         Some(egress)
     }

@@ -49,6 +49,7 @@ use crate::types::AddressIndex;
 use crate::types::HostNumber;
 use crate::types::PoolId;
 use crate::types::Protocol;
+use crate::types::RemoteInside;
 use crate::types::Side;
 
 #[derive(Clone, Copy)]
@@ -318,7 +319,11 @@ impl PacketPath {
             || self.ledger.state.outbound.is_full()
             || self.ledger.created.may_have(scratch.place[i])
                 && self.ledger.state.find_mapping(&key, scratch.place[i]).is_some()
-            || self.ledger.state.has_live_flow(key, (destination, be16::<22>(header)), now)
+            || self.ledger.state.has_live_flow(
+                key,
+                RemoteInside { address: destination, port: be16::<22>(header) },
+                now,
+            )
         {
             return None;
         }

@@ -22,12 +22,13 @@ use crate::steps::packet_filter::Judged;
 use crate::time::Instant;
 use crate::types::Protocol;
 use crate::types::RealmId;
+use crate::types::RemoteInside;
 
 impl RuleKey {
     /// An ICMP identifier counts as the inside port.
     #[inline]
-    pub(crate) fn of_flow(key: &InternalKey, remote: (u32, u16)) -> RuleKey {
-        RuleKey::new(key.realm, key.protocol.number(), key.address.0, key.port, remote.0, remote.1)
+    pub(crate) fn of_flow(key: &InternalKey, remote: RemoteInside) -> RuleKey {
+        RuleKey::new(key.realm, key.protocol.number(), key.address.0, key.port, remote.address, remote.port)
     }
 
     #[inline]

@@ -13,7 +13,6 @@ use crate::state::delta::Change;
 use crate::state::flow::BY_FORWARD;
 use crate::state::flow::NewFlow;
 use crate::state::flow::OutsideKey;
-use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::state::shared_ports::Group;
 use crate::state::shared_ports::SharedPort;
@@ -61,7 +60,7 @@ impl Ledger {
         let (port, opens) = self.take_shared_port(now, new)?;
         let subscriber = self.enter_or_settle(now, &new.key, &new.owner, new.entered).ok_or(Lost)?;
         let protocol = new.key.protocol;
-        let first = self.policy.lifetimes.first(protocol, new.remote_inside.1, Side::Inside);
+        let first = self.policy.lifetimes.first(protocol, new.remote_inside.port, Side::Inside);
         let flow = NewFlow {
             internal: new.key,
             remote_inside: new.remote_inside,
@@ -85,7 +84,7 @@ impl Ledger {
         }
         self.note_flow(EventKind::FlowCreated, now, index);
         self.emit_flow(now, index, Change::Lives);
-        let (external, remote) = (endpoint(new.outside.external), endpoint(new.outside.remote_outside));
+        let (external, remote) = (new.outside.external.into(), new.outside.remote_outside.into());
         if protocol == Protocol::Tcp && self.syns.forget(external, remote) {
             self.counters.unsolicited_syns_matched += 1;
         }
@@ -99,7 +98,7 @@ impl Ledger {
         is_hairpin: bool,
     ) -> Result<u32, Verdict> {
         let (protocol, external) = (new.key.protocol, new.outside.external);
-        let group = self.shared.balance.find(external.0, protocol, external.1);
+        let group = self.shared.balance.find(external.address, protocol, external.port);
         let generation =
             group.and_then(TargetGroup::current).map(|generation| generation.id()).ok_or(Verdict::NoMapping)?;
         let subscriber = self.enter_or_settle(now, &new.key, &new.owner, new.entered);
@@ -107,7 +106,7 @@ impl Ledger {
         let first = self.policy.lifetimes.first_of_target(protocol);
         let flow = NewFlow {
             internal: new.key,
-            remote_inside: new.outside.remote_outside,
+            remote_inside: new.outside.remote_outside.not_redirected(),
             remote_outside: new.outside.remote_outside,
             external,
             state: first.state,
@@ -117,7 +116,7 @@ impl Ledger {
             is_hairpin,
         };
         let index = self.enter_flow(now, &flow).map_err(|Lost| Verdict::FlowTableFull)?;
-        let group = self.shared.balance.find(external.0, protocol, external.1);
+        let group = self.shared.balance.find(external.address, protocol, external.port);
         if let Some(generation) = group.and_then(TargetGroup::current) {
             generation.enter(new.position);
         }
@@ -165,7 +164,7 @@ impl Ledger {
     /// Claims the five-tuple among all workers. Returns the port's record, and whether this is its
     /// first session. An error takes nothing, except perhaps a port without sessions.
     fn take_shared_port(&mut self, now: Instant, new: &NewDependent) -> Result<(u32, bool), Lost> {
-        let (protocol, port) = (new.key.protocol, new.outside.external.1);
+        let (protocol, port) = (new.key.protocol, new.outside.external.port);
         let group = Group::new(new.address, protocol, new.class);
         let slot = match new.source {
             PortSource::Own(slot) => slot,

@@ -4,7 +4,6 @@ use crate::state::delta::Delta;
 use crate::state::delta::DeltaSession;
 use crate::state::flow::InsideKey;
 use crate::state::flow::OutsideKey;
-use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::state::shared_ports::Group;
 use crate::steps::dependent::NewDependent;
@@ -16,6 +15,8 @@ use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::AddressIndex;
 use crate::types::Endpoint;
+use crate::types::ExternalEndpoint;
+use crate::types::RemoteInside;
 use crate::verdict::Verdict;
 
 impl View<'_> {
@@ -34,25 +35,25 @@ impl View<'_> {
             change,
             realm: flow.realm(),
             protocol: flow.protocol(),
-            internal: endpoint(flow.internal()),
-            host: self.host_of_delta(endpoint(flow.internal())),
-            external: endpoint(flow.external()),
+            internal: flow.internal().into(),
+            host: self.host_of_delta(flow.internal().into()),
+            external: flow.external().into(),
             age: Duration::from_secs(age_s),
             left,
             session: Some(DeltaSession {
-                remote: endpoint(flow.remote_outside()),
+                remote: flow.remote_outside().into(),
                 opened_from: flow.opened_from(),
                 is_hairpin: flow.is_hairpin(),
                 state: flow.state(),
                 left,
                 tracker: flow.tracker,
             }),
-            remote_inside: Some(endpoint(flow.remote_inside())),
+            remote_inside: Some(flow.remote_inside().into()),
         }
     }
 
     fn target_position(&self, outside: &OutsideKey, key: &InternalKey) -> Option<usize> {
-        let (address, port) = outside.external;
+        let ExternalEndpoint { address, port } = outside.external;
         let current = self.snapshot.balance.find(address, outside.protocol, port)?.current()?;
         let mut aims = current.aims(port);
         let aim = aims.find(|aim| (aim.realm, aim.address, aim.port) == (key.realm, key.address, key.port))?;
@@ -60,7 +61,7 @@ impl View<'_> {
     }
 
     fn installed_address(&self, outside: &OutsideKey) -> Result<AddressIndex, Verdict> {
-        self.snapshot.address_index(outside.external.0.into()).ok_or(Verdict::DestinationNotPool)
+        self.snapshot.address_index(outside.external.address.into()).ok_or(Verdict::DestinationNotPool)
     }
 }
 
@@ -80,11 +81,13 @@ impl Ledger {
         session: &DeltaSession,
         remote_inside: Endpoint,
     ) -> Result<(), Verdict> {
-        let pair = |endpoint: Endpoint| (endpoint.address.to_bits(), endpoint.port);
-        let remote_inside = pair(remote_inside);
-        let outside =
-            OutsideKey { protocol: key.protocol, external: pair(delta.external), remote_outside: pair(session.remote) };
-        let inside = InsideKey::new(key, remote_inside.0, remote_inside.1);
+        let remote_inside = RemoteInside::from(remote_inside);
+        let outside = OutsideKey {
+            protocol: key.protocol,
+            external: delta.external.into(),
+            remote_outside: session.remote.into(),
+        };
+        let inside = InsideKey::new(key, remote_inside);
         let found = self.state.flows.find_outside(&outside);
         let is_same = |index: &u32| self.state.flows.get(*index).is_at_inside(&inside);
         let same = found.filter(is_same);
@@ -145,14 +148,14 @@ impl Ledger {
         now: Instant,
         key: &InternalKey,
         outside: &OutsideKey,
-        remote_inside: (u32, u16),
+        remote_inside: RemoteInside,
     ) -> Result<u32, Verdict> {
         let address = self.view().installed_address(outside)?;
         let (owner, entered) = self.view().owner_of_installed(key, address);
         if owner.slot.is_none() && self.state.subscribers.is_full() {
             return Err(Verdict::SubscriberTableFull);
         }
-        let (port, class) = (outside.external.1, port_class(key.port, self.shared.compiled_pool(address)));
+        let (port, class) = (outside.external.port, port_class(key.port, self.shared.compiled_pool(address)));
         let known = self.state.shared_ports.find_port(Group::new(address, key.protocol, class), port);
         let source = match known {
             Some(slot) if self.shared.ports.is_shared(address, key.protocol, port) => PortSource::Own(slot),

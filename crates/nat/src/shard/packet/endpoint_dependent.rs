@@ -31,6 +31,7 @@ use crate::shard::packet::inbound::Via;
 use crate::state::fragments::DatagramIndex;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
+use crate::types::ExternalEndpoint;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::Verdict;
@@ -58,23 +59,28 @@ impl PacketPath {
         let (remote_outside, external) = (flow.remote_outside(), flow.external());
         let Way::Out(hop) = way else { return self.hairpin_by_flow(at, bytes, datagram, index, sink) };
         self.advance_flow(at, bytes, index, Side::Inside);
-        let outside = Parsed { destination: remote_outside.0, ..*parsed };
-        let identification = self.identification_outside(&outside, external.0, datagram);
-        if parsed.destination != remote_outside.0 || parsed.destination_port != remote_outside.1 {
+        let outside = Parsed { destination: remote_outside.address, ..*parsed };
+        let identification = self.identification_outside(&outside, external.address, datagram);
+        if parsed.destination != remote_outside.address || parsed.destination_port != remote_outside.port {
             // An ICMP identifier stands for both ports and changes once.
             let port =
-                if parsed.protocol() == Some(Protocol::Icmp) { parsed.destination_port } else { remote_outside.1 };
+                if parsed.protocol() == Some(Protocol::Icmp) { parsed.destination_port } else { remote_outside.port };
             let change = Rewrite {
                 end: End::Destination,
-                address: remote_outside.0,
+                address: remote_outside.address,
                 port,
                 identification: None,
                 decrement_ttl: false,
             };
             rewrite(bytes, parsed, &change);
         }
-        let change =
-            Rewrite { end: End::Source, address: external.0, port: external.1, identification, decrement_ttl: true };
+        let change = Rewrite {
+            end: End::Source,
+            address: external.address,
+            port: external.port,
+            identification,
+            decrement_ttl: true,
+        };
         rewrite(bytes, parsed, &change);
         self.finish(bytes, parsed, &hop, Verdict::Outbound, sink)
     }
@@ -89,11 +95,11 @@ impl PacketPath {
     ) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         self.advance_flow(at, bytes, index, Side::Inside);
-        let (address, port) = self.ledger.state.flows.get(index).external();
+        let external @ ExternalEndpoint { address, port } = self.ledger.state.flows.get(index).external();
         let identification = self.identification_outside(parsed, address, datagram);
         rewrite(bytes, parsed, &Rewrite { end: End::Source, address, port, identification, decrement_ttl: false });
         let identification = identification.unwrap_or(parsed.identification);
-        let translated = Parsed { identification, ..translated(parsed, (address, port)) };
+        let translated = Parsed { identification, ..translated(parsed, external) };
         let meta = PacketMeta { record: 0, ..meta };
         self.hairpin(Arrival { parsed: &translated, meta, ..at }, bytes, sink)
     }
@@ -112,11 +118,11 @@ impl PacketPath {
         let (protocol, remote_outside, internal, remote_inside) =
             (flow.protocol(), flow.remote_outside(), flow.internal(), flow.remote_inside());
         self.advance_flow(at, bytes, index, Side::Outside);
-        if remote_inside != remote_outside {
-            let port = if protocol == Protocol::Icmp { parsed.source_port } else { remote_inside.1 };
+        if remote_inside.not_redirected() != remote_outside {
+            let port = if protocol == Protocol::Icmp { parsed.source_port } else { remote_inside.port };
             let change = Rewrite {
                 end: End::Source,
-                address: remote_inside.0,
+                address: remote_inside.address,
                 port,
                 identification: None,
                 decrement_ttl: false,

@@ -25,8 +25,7 @@ impl PacketPath {
             let Some(syn) = self.ledger.syns.pop_due(now) else { return };
             let meta = PacketMeta { ingress: syn.ingress, ..PacketMeta::default() };
             let towards = self.ledger.shared.side(syn.ingress);
-            let remote_outside = (syn.remote.address.to_bits(), syn.remote.port);
-            let external = (syn.external.address.to_bits(), syn.external.port);
+            let (external, remote_outside) = (syn.external.into(), syn.remote.into());
             let key = OutsideKey { protocol: Protocol::Tcp, external, remote_outside };
             // Another worker may have created the awaited mapping; only that worker sees its
             // sessions.

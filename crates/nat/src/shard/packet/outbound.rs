@@ -35,6 +35,7 @@ pub(in crate::shard) use crate::steps::outbound::Way;
 use crate::steps::outbound::translated;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::ExternalEndpoint;
 use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::Side;
@@ -198,7 +199,7 @@ impl PacketPath {
         if let Leaves::ByMapping { mapping, .. } = leaves
             && packet.key.protocol == Protocol::Tcp
         {
-            let remote = Endpoint::new(packet.remote().0.into(), packet.remote().1);
+            let remote = Endpoint::from(packet.remote());
             if self.ledger.syns.forget(self.ledger.state.mappings.get(mapping).external(), remote) {
                 self.ledger.counters.unsolicited_syns_matched += 1;
             }
@@ -317,7 +318,7 @@ impl PacketPath {
     ) -> Fate {
         let Arrival { parsed, .. } = at;
         let mapping = self.ledger.state.mappings.get(flow.index);
-        let (address, port) = (mapping.external_address, mapping.external_port());
+        let external @ ExternalEndpoint { address, port } = mapping.external().into();
         let identification = self.identification_outside(parsed, address, datagram);
         let decrement_ttl = matches!(way, Way::Out(_));
         let change = Rewrite { end: End::Source, address, port, identification, decrement_ttl };
@@ -326,7 +327,7 @@ impl PacketPath {
             Way::Out(hop) => self.finish(bytes, parsed, &hop, Verdict::Outbound, sink),
             Way::Hairpin { made, .. } => {
                 let identification = identification.unwrap_or(parsed.identification);
-                let translated = Parsed { identification, ..translated(parsed, (address, port)) };
+                let translated = Parsed { identification, ..translated(parsed, external) };
                 let meta = PacketMeta { record: made, ..at.meta };
                 self.hairpin(Arrival { parsed: &translated, meta, ..at }, bytes, sink)
             }

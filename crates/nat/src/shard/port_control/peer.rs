@@ -29,6 +29,7 @@ use crate::state::mapping::SessionRef;
 use crate::steps::view::hashed_by;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::RemoteInside;
 use crate::types::Side;
 use crate::verdict::Verdict;
 
@@ -100,6 +101,7 @@ impl Ledger {
         if self.shared.route_out(remote.0, 0).is_none() && self.local.pool_address(remote.0).is_none() {
             return Err(Code::NetworkFailure.into());
         }
+        let remote = RemoteInside { address: remote.0, port: remote.1 };
         match self.view().ruling(RuleKey::of_flow(key, remote)).action {
             RuleAction::Translate { pool: None, .. } => Ok(()),
             _ => Err(Code::NotAuthorized.into()),

@@ -17,7 +17,6 @@ use crate::shard::reload::next_mapping::Next;
 use crate::shard::reload::stay::Stay;
 use crate::snapshot::shared::Shared;
 use crate::snapshot::slices_in_blocks::SliceHolds;
-use crate::state::flow::endpoint;
 use crate::state::subscriber::Subscriber;
 use crate::time::Duration;
 use crate::time::Instant;
@@ -334,19 +333,19 @@ impl View<'_> {
         if !flow.is_in_use() || !flow.is_alive(now) {
             return;
         }
-        let external = endpoint(flow.external());
+        let external = Endpoint::from(flow.external());
         let Some((address, count)) = self.pool_count(external.address, census) else { return };
         let fate = Fate::of(self.stay_of_flow(candidate, index), now);
         count.flows.count(fate);
         let becomes = fate.prospect();
         name(&mut census.named(becomes).flows, || Held {
             realm: flow.realm(),
-            internal: endpoint(flow.internal()),
+            internal: flow.internal().into(),
             protocol: Some(flow.protocol()),
             pool: self.snapshot.pool_of(address),
             external: external.address,
             ports: (external.port, external.port),
-            remote: Some(endpoint(flow.remote_inside())),
+            remote: Some(flow.remote_inside().into()),
             becomes,
         });
     }

@@ -47,7 +47,7 @@ impl View<'_> {
     pub(in crate::shard) fn stay_of_flow(&self, snapshot: &Shared, index: u32) -> Stay {
         let flow = self.state.flows.get(index);
         let host = self.configured_host(flow.internal().0);
-        let closed = snapshot.closing(flow.external().0).filter(|_| !snapshot.is_flow_at_home(flow, &host));
+        let closed = snapshot.closing(flow.external().address).filter(|_| !snapshot.is_flow_at_home(flow, &host));
         Stay::of(closed, snapshot.orphaned_flow(flow, &host))
     }
 }

@@ -20,7 +20,6 @@ use crate::rows::Query;
 use crate::rows::SessionView;
 use crate::rows::SubscriberView;
 use crate::shard::commit::port_of_ended::UNPAIRED;
-use crate::state::flow::endpoint;
 use crate::state::grant::Origin;
 use crate::state::host::Way;
 use crate::state::mapping::Mapping;
@@ -308,10 +307,10 @@ impl View<'_> {
             host: self.host(flow.internal().0),
             protocol,
             realm: flow.realm(),
-            internal: endpoint(flow.internal()),
-            external: endpoint(flow.external()),
-            remote: endpoint(flow.remote_inside()),
-            target: flow.is_twice().then(|| endpoint(flow.remote_outside())),
+            internal: flow.internal().into(),
+            external: flow.external().into(),
+            remote: flow.remote_inside().into(),
+            target: flow.is_twice().then(|| flow.remote_outside().into()),
             shared: true,
             worker: self.worker,
             opened_from: flow.opened_from(),

@@ -52,8 +52,7 @@ impl Shared {
         let Some(group) = self.balance.find(external.address.to_bits(), protocol, external.port) else {
             return Vec::new();
         };
-        let remote_outside = (remote.address.to_bits(), remote.port);
-        let aims = group.generations().filter_map(|generation| generation.choose(external.port, remote_outside));
+        let aims = group.generations().filter_map(|generation| generation.choose(external.port, remote.into()));
         aims.map(|aim| self.worker_of_subscriber(aim.address)).collect()
     }
 

@@ -1,4 +1,7 @@
+use crate::types::ExternalEndpoint;
 use crate::types::HostNumber;
+use crate::types::RemoteInside;
+use crate::types::RemoteOutside;
 use std::collections::HashMap;
 
 use proptest::collection::vec;
@@ -12,9 +15,9 @@ const SECRET: [u64; 4] = [3, 1, 4, 1];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plain {
     internal: (HostNumber, u16),
-    remote_inside: (u32, u16),
-    external: (u32, u16),
-    remote_outside: (u32, u16),
+    remote_inside: RemoteInside,
+    external: ExternalEndpoint,
+    remote_outside: RemoteOutside,
     protocol: Protocol,
 }
 
@@ -24,7 +27,7 @@ impl Plain {
     }
 
     fn inside(&self) -> InsideKey {
-        InsideKey::new(&self.key(), self.remote_inside.0, self.remote_inside.1)
+        InsideKey::new(&self.key(), self.remote_inside)
     }
 
     fn outside(&self) -> OutsideKey {
@@ -66,9 +69,9 @@ fn plain() -> impl Strategy<Value = Plain> {
     (endpoint_of(10), endpoint_of(20), endpoint_of(30), endpoint_of(20), protocol).prop_map(
         |(internal, remote_inside, external, remote_outside, protocol)| Plain {
             internal: (HostNumber(internal.0), internal.1),
-            remote_inside,
-            external,
-            remote_outside,
+            remote_inside: RemoteInside { address: remote_inside.0, port: remote_inside.1 },
+            external: ExternalEndpoint { address: external.0, port: external.1 },
+            remote_outside: RemoteOutside { address: remote_outside.0, port: remote_outside.1 },
             protocol,
         },
     )
@@ -160,7 +163,7 @@ proptest! {
             };
             prop_assert_eq!(read, *plain);
             prop_assert_eq!((flow.port, flow.subscriber, flow.realm(), flow.created_s()), (7, 9, RealmId(3), 5));
-            prop_assert_eq!(flow.is_twice(), plain.remote_inside != plain.remote_outside);
+            prop_assert_eq!(flow.is_twice(), plain.remote_inside.raw() != plain.remote_outside.raw());
         }
     }
 }
@@ -169,9 +172,9 @@ proptest! {
 fn a_refreshed_flow_keeps_its_endpoints() {
     let plain = Plain {
         internal: (HostNumber(u32::MAX), u16::MAX),
-        remote_inside: (u32::MAX - 1, u16::MAX),
-        external: (u32::MAX - 2, u16::MAX),
-        remote_outside: (u32::MAX - 3, u16::MAX),
+        remote_inside: RemoteInside { address: u32::MAX - 1, port: u16::MAX },
+        external: ExternalEndpoint { address: u32::MAX - 2, port: u16::MAX },
+        remote_outside: RemoteOutside { address: u32::MAX - 3, port: u16::MAX },
         protocol: Protocol::Tcp,
     };
     let mut store = FlowStore::new(1, KeyedHash::new(SECRET)).unwrap();
@@ -191,7 +194,8 @@ fn a_refreshed_flow_keeps_its_endpoints() {
     }
     assert_eq!(
         store.insert(
-            &Plain { internal: (HostNumber(1), 1), remote_outside: (1, 1), ..plain }.new_flow(),
+            &Plain { internal: (HostNumber(1), 1), remote_outside: RemoteOutside { address: 1, port: 1 }, ..plain }
+                .new_flow(),
             Instant::ORIGIN
         ),
         Err(TableFull)

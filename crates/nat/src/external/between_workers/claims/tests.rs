@@ -6,7 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::random::Random;
+use crate::types::ExternalEndpoint;
 use crate::types::Protocol;
+use crate::types::RemoteOutside;
 
 const SECRET: [u64; 4] = [3, 1, 4, 1];
 
@@ -17,7 +19,9 @@ fn claims(flows_max: usize) -> Claims {
 }
 
 fn key(port: u16, remote_outside: u16) -> OutsideKey {
-    OutsideKey { protocol: Protocol::Tcp, external: (0xc000_0201, port), remote_outside: (0x0808_0808, remote_outside) }
+    let external = ExternalEndpoint { address: 0xc000_0201, port };
+    let remote_outside = RemoteOutside { address: 0x0808_0808, port: remote_outside };
+    OutsideKey { protocol: Protocol::Tcp, external, remote_outside }
 }
 
 proptest! {

@@ -10,7 +10,6 @@ use crate::shard::packet::inbound::Via;
 use crate::shard::show::why::Account;
 use crate::show::view::Course;
 use crate::show::view::Onward;
-use crate::state::flow::endpoint;
 use crate::state::mapping::InternalKey;
 use crate::steps::expired::Expired;
 use crate::steps::expired::Vacancy;
@@ -37,6 +36,7 @@ use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::Endpoint;
+use crate::types::ExternalEndpoint;
 use crate::types::HostNumber;
 use crate::types::MappingIndex;
 use crate::types::RealmId;
@@ -63,7 +63,7 @@ impl View<'_> {
             Some(entering) => self.decide_error_in(&error, entering, account),
             None => self.decide_error_out(&error, account),
         };
-        let [source, destination] = [parsed.source, parsed.destination].map(|address| endpoint((address, 0)));
+        let [source, destination] = [parsed.source, parsed.destination].map(|address| Endpoint::new(address.into(), 0));
         let (quote, change, is_hairpin) = match decided {
             Err(verdict) => return verdict,
             Ok(ErrorAct::HandOff { worker, turn }) => {
@@ -119,8 +119,8 @@ impl View<'_> {
             }
             Act::EnterFlow { flow, .. } => {
                 let flow = self.state.flows.get(flow);
-                source = known_as(flow.remote_inside(), flow.protocol(), source);
-                endpoint(flow.internal())
+                source = known_as(flow.remote_inside().into(), flow.protocol(), source);
+                flow.internal().into()
             }
             Act::Activate { inside, expired, .. } => match self.explain_activation(packet, &inside, expired, account) {
                 Ok(internal) => internal,
@@ -232,8 +232,8 @@ impl View<'_> {
         let (source, way) = match departure {
             Ok(Departure::Leave(Leaves::ByDependent { index, way })) => {
                 let flow = self.state.flows.get(index);
-                destination = known_as(flow.remote_outside(), flow.protocol(), destination);
-                (Some(endpoint(flow.external())), way)
+                destination = known_as(flow.remote_outside().into(), flow.protocol(), destination);
+                (Some(flow.external().into()), way)
             }
             Ok(Departure::Leave(Leaves::ByMapping { mapping, way, .. }) | Departure::Open { mapping, way, .. }) => {
                 (Some(self.state.mappings.get(mapping).external()), way)
@@ -245,7 +245,7 @@ impl View<'_> {
                 (is_static.then(|| Endpoint::new(self.snapshot.address(address), port)), way)
             }
             Ok(Departure::OpenDependent { new, way }) => {
-                destination = known_as(new.outside.remote_outside, new.outside.protocol, destination);
+                destination = known_as(new.outside.remote_outside.into(), new.outside.protocol, destination);
                 (None, way)
             }
             Err(ending) => {
@@ -266,8 +266,8 @@ impl View<'_> {
         if let Some((packet, question)) = opens {
             return self.explain_second_half(packet, question, account);
         }
-        let source = source.map_or((parsed.source, 0), |source| (source.address.to_bits(), source.port));
-        self.explain_hairpin(now, &translated(parsed, source), account)
+        let source = source.unwrap_or(Endpoint::new(parsed.source.into(), 0));
+        self.explain_hairpin(now, &translated(parsed, source.into()), account)
     }
 
     /// The sender's worker only hands it off, if need be.
@@ -300,7 +300,7 @@ impl View<'_> {
         }
         // A new mapping's port is unknown, its address only known without a choice.
         let translated = match account.source_after {
-            Some(source) => translated(parsed, (source.address.to_bits(), source.port)),
+            Some(source) => translated(parsed, source.into()),
             None => {
                 let chosen = account.address.map(|index| self.snapshot.address(index).to_bits());
                 Parsed { source: chosen.unwrap_or(parsed.source), source_port: 0, ..*parsed }
@@ -317,7 +317,8 @@ impl View<'_> {
     fn explain_any_target(&self, packet: &Inbound<'_>, account: &mut Account) -> Verdict {
         let parsed = packet.parsed;
         let Some(protocol) = parsed.protocol() else { return Verdict::ProtocolUnsupported };
-        let generation = self.new_targets((parsed.destination, parsed.destination_port), protocol);
+        let generation =
+            self.new_targets(ExternalEndpoint { address: parsed.destination, port: parsed.destination_port }, protocol);
         let (length, realm) = (account.steps.len(), account.realm);
         let mut said: Option<Verdict> = None;
         let mut agree = true;
@@ -336,7 +337,7 @@ impl View<'_> {
         }
         account.steps.truncate(length);
         account.destination_after = None;
-        let external = endpoint((parsed.destination, parsed.destination_port));
+        let external = Endpoint::new(parsed.destination.into(), parsed.destination_port);
         account.step(|| Step::AnyTarget { external, targets: generation.targets().len(), agree });
         if passes { Verdict::Hairpin } else { first }
     }
