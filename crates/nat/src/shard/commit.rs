@@ -2,8 +2,8 @@
 //!
 //! A `commit_…` checks only what other workers may have changed meanwhile: the bits of the port and
 //! its block, and the number of guaranteed ports. If it loses the race, at most the subscriber's
-//! guarantee stays, and the packet is decided again. An `open_…`, `create_…` or `expect…`
-//! asks for the decision itself.
+//! guarantee stays, and the packet is decided again. An `open_…`, `create_…`, `expect…` or
+//! `carry_out_…` asks for the decision, or for one that follows, itself.
 
 pub(in crate::shard) mod admission;
 pub(in crate::shard) mod call;
@@ -52,7 +52,7 @@ use crate::types::Protocol;
 use crate::verdict::Verdict;
 use core::sync::atomic::Ordering;
 
-/// All but the first follow a lost race.
+/// All but the first follow a lost race, or the end of what was in the way.
 pub(super) const ATTEMPTS: usize = 64;
 
 /// Another worker was faster. Nothing has changed, except that a subscriber keeps a guarantee that

@@ -41,6 +41,7 @@ use crate::steps::control_session::payload_of;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Protocol;
+use crate::types::RemoteOutside;
 use crate::types::Side;
 use crate::verdict::GatewayRefusal;
 use crate::verdict::Verdict;
@@ -143,7 +144,7 @@ impl Ledger {
         let Arrival { now, parsed, .. } = at;
         let gateway = self.view().gateway_of_server(index).map(|gateway| gateway.alg);
         let gateway = gateway.filter(|alg| asks(*alg, payload_of(bytes, parsed)));
-        let remote = (new.remote_address, new.remote_port);
+        let remote = RemoteOutside { address: new.remote_address, port: new.remote_port };
         let decided = self.view().decide_to_server(now, index, remote, gateway.is_some());
         if let Some(oldest) = decided.replaces {
             self.replace_control(now, oldest);
@@ -180,7 +181,7 @@ impl Ledger {
         store.set_replaceable(asking.place, !is_answered, is_tcp && state.is_over());
     }
 
-    /// Lets the gateway read a message, carries out what it asks for, and gives what is written
+    /// Lets the gateway read a message, carries out what it asks for, and returns what is written
     /// instead.
     fn read_message(&mut self, control: &Control, message: &[u8]) -> (Reading, Replacements) {
         let mut findings = Findings::default();

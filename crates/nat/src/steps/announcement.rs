@@ -81,7 +81,7 @@ pub(crate) struct OfCall {
     pub(crate) ends: [Option<(u32, Instant)>; 2 * KNOWN_MAX],
 }
 
-/// For RTCP, of which RTP has its port.
+/// The request for RTCP's port, once RTP has its own.
 pub(crate) fn second_of_pair(first: &Request, external: Endpoint) -> Request {
     let wish = Wish { address: Some(external.address.to_bits()), port: external.port.wrapping_add(1) };
     Request {

@@ -1,7 +1,8 @@
 //! PPTP calls (RFC 2637): what their control sessions announce, and their tunnelled packets (§4).
-//! These have IP protocol 47, with a call identifier in place
-//! of ports. The identifier is leased like a query identifier ([`CALL_SPACE`]), so the door leads
-//! to its mapping and worker. Only a grant of [`Kind::Call`] lets packets through.
+//!
+//! These have IP protocol 47, with a call identifier in place of ports. The identifier is leased
+//! like a query identifier ([`CALL_SPACE`]), so the door leads to its mapping and worker. Only a
+//! grant of [`Kind::Call`] lets packets through.
 
 use alg::Want;
 
@@ -64,8 +65,7 @@ pub(super) fn without_call(parsed: &Parsed) -> Parsed {
 }
 
 impl View<'_> {
-    /// `None` if an unknown call ends. A call that both ends accepted lives as long as its control
-    /// session, any other until the timeout.
+    /// `None` if an unknown call ends.
     pub(crate) fn decide_call(
         &self,
         asking: &Asking,
@@ -96,7 +96,8 @@ impl View<'_> {
         Ok(Some(Call::New { request, room }))
     }
 
-    /// `None` if gateways are off.
+    /// A call that both ends accepted lives as long as its control session, any other until the
+    /// timeout. `None` if gateways are off.
     pub(crate) fn decide_connection(&self, asking: &Asking, index: u32, peer: u16) -> Option<Connection> {
         let Asking { now, key: control, .. } = *asking;
         let store = self.state.control_sessions.as_ref()?;
@@ -104,7 +105,7 @@ impl View<'_> {
         let InternalKey { realm, address: inside, .. } = grant.key();
         let key = CallKey { realm, inside, remote: (control.remote.0, peer) };
         let over = self.call_of(now, &key).filter(|other| *other != index);
-        let has_room = over.is_some() || grant.call().is_some() || !store.calls.is_full();
+        let has_room = grant.call().is_some() || !store.calls.is_full();
         let session = self.control_session(now, &control);
         let until = session.map(|session| self.state.session_state(control.mapping, session).1);
         Some(Connection { key, over, has_room, until })

@@ -1,5 +1,5 @@
-//! What packets of control sessions begin and end: which gateway reads a session, and what its
-//! reader must know.
+//! Decides which gateway reads a packet's session, and whether its record begins, continues or
+//! ends.
 
 use alg::Alg;
 use alg::AlgId;
@@ -27,6 +27,7 @@ use crate::time::Instant;
 use crate::types::Protocol;
 use crate::types::Side;
 use crate::verdict::GatewayRefusal;
+use wire::checksum;
 use wire::tcp::Flags;
 
 #[derive(Clone, Copy)]
@@ -99,8 +100,15 @@ pub(crate) enum FirstFragment {
     Drops,
 }
 
+/// Nothing of a damaged datagram.
 pub(crate) fn payload_of<'a>(bytes: &'a [u8], parsed: &Parsed) -> &'a [u8] {
-    bytes.get(usize::from(parsed.header_length) + 8..usize::from(parsed.total_length)).unwrap_or_default()
+    let datagram = bytes.get(usize::from(parsed.header_length)..usize::from(parsed.total_length)).unwrap_or_default();
+    let datagram = match datagram {
+        [_, _, _, _, high, low, ..] => datagram.get(..usize::from(u16::from_be_bytes([*high, *low]))),
+        _ => None,
+    };
+    let is_sound = |datagram: &&[u8]| checksum::is_udp_valid(parsed.source, parsed.destination, datagram);
+    datagram.filter(is_sound).and_then(|datagram| datagram.get(8..)).unwrap_or_default()
 }
 
 /// Whether this could be a client's first request.
@@ -280,7 +288,7 @@ impl<'a> View<'a> {
         session.is_some_and(|session| session.alg.alg().is_some_and(|alg| alg.is_busy(&session.memory)))
     }
 
-    /// Lets the gateway read, and gives what it remembers afterwards.
+    /// Lets the gateway read, and returns what it remembers afterwards.
     pub(crate) fn in_context<R>(
         &self,
         control: &Control,

@@ -1,4 +1,4 @@
-//! The external port of a new grant, and the remotes that a grant admits.
+//! Whether a grant is renewed or made, its external port, and the remotes that it admits.
 
 use alg::AlgId;
 

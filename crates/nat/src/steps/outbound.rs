@@ -190,8 +190,8 @@ impl From<NoWay> for Ending {
 }
 
 impl View<'_> {
-    /// `asked`: `None` at first. Decide again with the same after a commit that lost a race or only
-    /// ended something.
+    /// `asked`: `None` at first. After a commit that lost a race or only ended something, call this
+    /// again with the same value.
     #[inline]
     pub(crate) fn decide_outbound<T: Report>(
         &self,

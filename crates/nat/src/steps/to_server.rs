@@ -7,7 +7,7 @@ use crate::state::tcp::TcpState;
 use crate::steps::view::View;
 use crate::steps::view::hashed_by;
 use crate::time::Instant;
-use crate::types::RemoteInside;
+use crate::types::RemoteOutside;
 use crate::types::Side;
 use crate::verdict::GatewayRefusal;
 
@@ -25,8 +25,8 @@ pub(crate) struct ToServer {
 
 impl View<'_> {
     /// `asks`: it can be a request to a server of this gateway.
-    pub(crate) fn decide_to_server(&self, now: Instant, index: u32, remote: (u32, u16), asks: bool) -> ToServer {
-        let remote = RemoteInside { address: remote.0, port: remote.1 };
+    pub(crate) fn decide_to_server(&self, now: Instant, index: u32, remote: RemoteOutside, asks: bool) -> ToServer {
+        let remote = remote.not_redirected();
         let is_for_answers = || self.rules_lead_away(&self.state.mappings.get(index).key(), remote);
         if !asks {
             return ToServer { is_read: false, replaces: None, refusal: None, is_for_answers: is_for_answers() };

@@ -14,7 +14,7 @@ use crate::types::Endpoint;
 use crate::verdict::GatewayRefusal;
 
 impl Ledger {
-    pub(super) fn commit_call(
+    pub(super) fn carry_out_call(
         &mut self,
         asking: &Asking,
         want: &Want,
@@ -34,22 +34,24 @@ impl Ledger {
                 index
             }
         };
-        if let Some(peer) = want.peer
+        while let Some(peer) = want.peer
             && let Some(connection) = self.view().decide_connection(asking, index, peer)
         {
-            self.connect_call(asking, index, &connection);
+            match connection.over {
+                Some(over) => self.end_call(now, place, over),
+                None => {
+                    self.connect_call(now, index, &connection);
+                    break;
+                }
+            }
         }
         let external = self.state.grants.get(index).external();
         self.learn(asking, Known { external: external.port, inside: want.port, peer: want.peer });
         Ok(Some(external))
     }
 
-    fn connect_call(&mut self, asking: &Asking, index: u32, connection: &Connection) {
-        let Asking { now, place, .. } = *asking;
+    fn connect_call(&mut self, now: Instant, index: u32, connection: &Connection) {
         self.forget_call(index);
-        if let Some(over) = connection.over {
-            self.end_call(now, place, over);
-        }
         let Some(store) = self.state.control_sessions.as_mut() else { return };
         if !connection.has_room {
             return;

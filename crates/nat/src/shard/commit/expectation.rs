@@ -22,12 +22,12 @@ impl Ledger {
         let (view, gateway) = (self.view(), self.shared.gateways.of(asking.alg)?);
         let answer = if want.kind == WantKind::Call {
             match view.decide_call(asking, want, gateway) {
-                Ok(call) => self.commit_call(asking, want, call?),
+                Ok(call) => self.carry_out_call(asking, want, call?),
                 Err(why) => Err(why),
             }
         } else {
             match view.decide_announcement(asking, want, gateway) {
-                Ok(announcement) => self.commit_announcement(asking, want, announcement),
+                Ok(announcement) => self.carry_out_announcement(asking, want, announcement),
                 Err(why) => Err(why),
             }
         };
@@ -38,7 +38,7 @@ impl Ledger {
         answer.ok().flatten()
     }
 
-    fn commit_announcement(
+    fn carry_out_announcement(
         &mut self,
         asking: &Asking,
         want: &Want,

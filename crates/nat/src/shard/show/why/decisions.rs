@@ -40,6 +40,7 @@ use crate::types::ExternalEndpoint;
 use crate::types::HostNumber;
 use crate::types::MappingIndex;
 use crate::types::RealmId;
+use crate::types::RemoteOutside;
 use crate::verdict::Verdict;
 
 /// `realm`: of the sender.
@@ -111,7 +112,7 @@ impl View<'_> {
             Act::Enter { mapping, .. } | Act::EnterByCall { mapping, .. } => self.internal(mapping),
             Act::Open { mapping, new, purpose, .. } => {
                 let asks = || self.gateway_of_server(mapping).is_some_and(|gateway| account.asks(gateway.alg));
-                let remote = (new.remote_address, new.remote_port);
+                let remote = RemoteOutside { address: new.remote_address, port: new.remote_port };
                 if purpose == OpenedFor::Gateway && self.decide_to_server(now, mapping, remote, asks()).is_read {
                     account.step(|| Step::SessionWouldBeCreated);
                 }
