@@ -401,7 +401,7 @@ fn comments_and_markdown_keep_their_width() {
     hold(Rule::Width);
 }
 
-/// A stranger reads it beside the code, in a quarter of an hour.
+/// A newcomer should be able to read it in a quarter of an hour.
 #[test]
 fn the_architecture_has_at_most_200_lines() {
     let text = std::fs::read_to_string(crate::workspace_root().join("ARCHITECTURE.md")).expect("the file is there");
