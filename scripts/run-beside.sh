@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Starts a test program beside others, for scripts/test.sh: cargo would wait for each, and many of
 # them mostly wait. Waits for one of the free places (the bytes of $BESIDE/free) first. The output
-# goes to $BESIDE/NAME.log, the exit status to NAME.status; NAME.pid has the process meanwhile.
+# goes to $BESIDE/NAME.log, the exit status to NAME.status; NAME.pid holds its process id while it
+# runs. The program has a session of its own, so that test.sh can end what it started, too.
 set -uo pipefail
 
 case "$1" in
@@ -10,9 +11,11 @@ case "$1" in
 *) exec "$@" ;;
 esac
 name=$BESIDE/$(basename "$1")
+# A program that is never heard of again has failed.
+{ echo running >"$name.status" && : >"$name.log"; } || exit 1
 read -r -n 1 <"$BESIDE/free"
 {
-    "$@" >"$name.log" 2>&1 &
+    setsid "$@" >"$name.log" 2>&1 &
     echo $! >"$name.pid"
     wait $!
     echo $? >"$name.status"

@@ -11,7 +11,8 @@ export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
 # draws others.
 export PROPTEST_RNG_SEED="${PROPTEST_RNG_SEED:-1}"
 
-# Clippy compiles what it reads, so the tests are read only once.
+# Clippy compiles what it reads, so the tests are read only once. Its code has no checks for null
+# and misaligned pointers: the crates with unsafe code are tested without it, too.
 export RUSTC_WORKSPACE_WRAPPER=clippy-driver
 
 # Everything that can be built with DPDK.
@@ -26,9 +27,14 @@ beside=$(mktemp -d)
 network=
 network_status=1
 end() {
+    local running
     [ -z "$network" ] || kill "$network" 2>/dev/null
-    # shellcheck disable=SC2046
-    kill $(cat "$beside"/*.pid 2>/dev/null) 2>/dev/null
+    for running in "$beside"/*.pid; do
+        [ -e "$running" ] || continue
+        echo "was running: $(basename "$running" .pid)"
+        tail -n 20 "${running%.pid}.log"
+        kill -- "-$(<"$running")"
+    done
     rm -rf "$log" "$network_log" "$beside"
 }
 trap end EXIT
@@ -56,16 +62,16 @@ step() {
 
 # Fails if there are warnings. Cargo keeps them and prints them again for what is built already.
 without_warnings() {
-    "$@" 2>&1 | tee /dev/stderr | awk '/^warning/{found = 1} END{exit found}'
+    CARGO_TERM_COLOR=never "$@" 2>&1 | tee /dev/stderr | awk '/^warning/{found = 1} END{exit found}'
 }
 
 # Runs cargo with its arguments; up to three test programs at a time.
 tests_beside() {
     local status=0 result
-    mkfifo "$beside/free"
+    mkfifo "$beside/free" || return 1
     exec 9<>"$beside/free"
     printf ... >&9
-    BESIDE=$beside "$@" --config "target.'cfg(unix)'.runner = '$PWD/scripts/run-beside.sh'" || status=1
+    BESIDE=$beside "$@" --config "target.'cfg(unix)'.runner = ['$PWD/scripts/run-beside.sh']" || status=1
     for _ in 1 2 3; do
         read -r -n 1 -u 9
     done
@@ -106,6 +112,7 @@ step "tests without DPDK" cargo test --workspace --locked --no-fail-fast "${diff
 # not clear it again each time.
 readonly keeping=glibc.malloc.mmap_threshold=67108864:glibc.malloc.trim_threshold=268435456
 step "tests" tests_beside env GLIBC_TUNABLES="$keeping" cargo test --workspace --locked --no-fail-fast --features "$with_dpdk"
+step "unsafe code" env -u RUSTC_WORKSPACE_WRAPPER cargo test --locked --package mem --package packet-io --features packet-io/dpdk
 step "package" scripts/package.sh --test --built
 wait "$network"
 network_status=$?
