@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Starts a test program beside others, for scripts/test.sh: cargo would wait for each, and many of
 # them mostly wait. Waits for one of the free places (the bytes of $BESIDE/free) first. The output
-# goes to $BESIDE/NAME.log, the exit status to NAME.status; NAME.pid holds its process id while it
-# runs. The program has a session of its own, so that test.sh can end what it started, too.
-set -uo pipefail
+# goes to $BESIDE/NAME.log, the exit status to NAME.status. NAME.pid holds its process group while
+# it runs, so that test.sh can end what it started, too.
+set -muo pipefail
 
 case "$1" in
 */deps/*) ;;
@@ -15,8 +15,8 @@ name=$BESIDE/$(basename "$1")
 { echo running >"$name.status" && : >"$name.log"; } || exit 1
 read -r -n 1 <"$BESIDE/free"
 {
-    setsid "$@" >"$name.log" 2>&1 &
-    echo $! >"$name.pid"
+    "$@" >"$name.log" 2>&1 &
+    echo "$BASHPID" >"$name.pid"
     wait $!
     echo $? >"$name.status"
     rm "$name.pid"
