@@ -15,8 +15,8 @@ const GROUP: &str = "/proc/self/autogroup";
 
 /// A raised priority of this process and of those it starts from now on. The group is also of the
 /// shell it was started from, so that gets its own back when this is dropped. If it is raised
-/// already, a lab was killed, or another one runs: then it gets the ordinary one, and no shell stays
-/// before the rest of the machine.
+/// already, a lab was killed, or another one runs: then it gets the ordinary one, and no shell
+/// stays before the rest of the machine.
 #[derive(Debug)]
 pub struct Raised {
     /// What was reached, for the result: both devices get the same.
