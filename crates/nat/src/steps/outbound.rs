@@ -319,12 +319,7 @@ impl View<'_> {
     }
 
     /// After the filters.
-    pub(crate) fn way_by_dependent<T: Report>(
-        &self,
-        parsed: &Parsed,
-        index: u32,
-        report: &mut T,
-    ) -> Result<Way, Ending> {
+    fn way_by_dependent<T: Report>(&self, parsed: &Parsed, index: u32, report: &mut T) -> Result<Way, Ending> {
         if parsed.class == Class::IcmpReply {
             return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
         }
