@@ -223,6 +223,11 @@ impl Remotes {
         self.list.get(..self.count as usize).unwrap_or(&self.list)
     }
 
+    fn peer(&self, kind: Kind) -> Option<(u32, u16)> {
+        let remote = self.as_slice().first().filter(|_| kind == Kind::Peer)?;
+        Some((remote.address, remote.port))
+    }
+
     fn admit(&self, remote: (u32, u16)) -> bool {
         self.count == 0 || self.as_slice().iter().any(|allowed| allowed.contains(remote))
     }
@@ -304,6 +309,10 @@ impl Request {
             requester: grant.requester,
             suggested: Suggested::Any,
         }
+    }
+
+    pub(crate) fn peer(&self) -> Option<(u32, u16)> {
+        self.remotes.peer(self.kind)
     }
 }
 
@@ -457,8 +466,7 @@ impl Grant {
     }
 
     pub(crate) fn peer(&self) -> Option<(u32, u16)> {
-        let remote = self.remotes.as_slice().first().filter(|_| self.kind() == Kind::Peer)?;
-        Some((remote.address, remote.port))
+        self.remotes.peer(self.kind())
     }
 
     pub(crate) fn admits(&self, remote: (u32, u16)) -> bool {

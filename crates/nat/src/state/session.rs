@@ -237,6 +237,10 @@ impl SessionStore {
         self.free == 0 && self.untouched as usize >= self.records.len() || self.table.is_full()
     }
 
+    pub(crate) fn has_room_for(&self, count: usize) -> bool {
+        self.table.len() + count <= self.table.capacity()
+    }
+
     /// `None` if full: nothing is evicted.
     pub(crate) fn insert(
         &mut self,

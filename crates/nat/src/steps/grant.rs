@@ -16,6 +16,7 @@ use crate::state::grant::Request;
 use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
+use crate::state::mapping::SessionRef;
 use crate::state::subscriber::Subscriber;
 use crate::steps::expired::Expired;
 use crate::steps::opening::Ask;
@@ -31,6 +32,7 @@ use crate::steps::pairing::UNPAIRED;
 use crate::steps::report::Report;
 use crate::steps::step::Step;
 use crate::steps::view::View;
+use crate::steps::view::hashed_by;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::Protocol;
@@ -96,12 +98,31 @@ impl View<'_> {
     }
 
     /// `None`: another is made, for which there is room.
-    pub(crate) fn grant_to_renew(&self, request: &Request) -> Result<Option<u32>, Verdict> {
+    pub(crate) fn grant_to_renew(&self, now: Instant, request: &Request) -> Result<Option<u32>, Verdict> {
         let Some(known) = self.find_grant(request) else {
             return if self.state.grants.is_full() { Err(Verdict::MappingTableFull) } else { Ok(None) };
         };
         let grant = self.state.grants.get(known);
-        Ok(Some(known).filter(|_| !grant.is_used() && !grant.is_given_up()))
+        if grant.is_used() || grant.is_given_up() {
+            return Ok(None);
+        }
+        self.admit_peer(now, grant.mapping, request, false)?;
+        Ok(Some(known))
+    }
+
+    /// Checks the room for the session that a PEER keeps. `is_new`: after the hold of its grant.
+    pub(crate) fn admit_peer(&self, now: Instant, index: u32, request: &Request, is_new: bool) -> Result<(), Verdict> {
+        let Some(remote) = request.peer() else { return Ok(()) };
+        self.pool_of_mapping(index).ok_or(Verdict::DestinationNotPool)?;
+        if self.session_of_peer(now, index, remote).is_some() {
+            return Ok(());
+        }
+        self.decide_session_beside(now, index, i32::from(is_new)).map(|_| ())
+    }
+
+    pub(crate) fn session_of_peer(&self, now: Instant, index: u32, remote: (u32, u16)) -> Option<SessionRef> {
+        let by = hashed_by(self.pool_of_mapping(index)?, self.state.mappings.get(index).protocol());
+        self.state.find_session(index, remote.0, remote.1, by, now)
     }
 
     /// An expired mapping ends only if the endpoint can have another.
@@ -114,6 +135,7 @@ impl View<'_> {
     ) -> Result<GrantPlace, Denied> {
         if let Some(index) = self.state.find_live_mapping(&request.key, now) {
             self.admit_grant_at(now, index, suggested)?;
+            self.admit_peer(now, index, request, true)?;
             return Ok(GrantPlace::Known(index));
         }
         let ask = self.ask_for_grant(now, &request.key);

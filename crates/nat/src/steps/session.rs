@@ -19,28 +19,28 @@ impl View<'_> {
 
     /// After the end of one of the mapping's further sessions.
     pub(crate) fn decide_session_instead(&self, now: Instant, index: u32) -> Result<SessionPlace, Verdict> {
-        self.decide_session_beside(now, index, 1)
+        self.decide_session_beside(now, index, -1)
     }
 
-    /// `ending`: so many of the mapping's further sessions end first.
+    /// `change`: so many further sessions of the mapping come, or end, first.
     #[inline]
-    fn decide_session_beside(&self, now: Instant, index: u32, ending: u16) -> Result<SessionPlace, Verdict> {
+    pub(super) fn decide_session_beside(&self, now: Instant, index: u32, change: i32) -> Result<SessionPlace, Verdict> {
         let mapping = self.state.mappings.get(index);
         if !mapping.has_session() {
             return Ok(SessionPlace::First);
         }
         if !mapping.has_live_session(now) {
-            return self.admit_session_beside(now, index, false, ending).map(|()| SessionPlace::Again);
+            return self.admit_session_beside(now, index, false, change).map(|()| SessionPlace::Again);
         }
         let limit = self.snapshot.settings().limits.sessions_per_mapping_max.min(u32::from(u16::MAX));
-        if u32::from(mapping.extra_count().saturating_sub(ending)) + 1 >= limit {
+        if u32::from(mapping.extra_count()).saturating_add_signed(change) + 1 >= limit {
             return Err(Verdict::SessionLimit);
         }
-        self.admit_session_beside(now, index, true, ending)?;
-        if self.state.sessions.is_full() && ending == 0 {
-            Err(Verdict::SessionTableFull)
-        } else {
+        self.admit_session_beside(now, index, true, change)?;
+        if self.state.sessions.has_room_for(1_usize.saturating_add_signed(change as isize)) {
             Ok(SessionPlace::Extra)
+        } else {
+            Err(Verdict::SessionTableFull)
         }
     }
 }

@@ -114,25 +114,28 @@ impl View<'_> {
         self.admit_session_beside(now, index, takes_record, 0)
     }
 
-    /// `ending`: so many of the mapping's further sessions end first.
+    /// `change`: so many further sessions of the mapping come, or end, first.
     #[inline]
     pub(crate) fn admit_session_beside(
         &self,
         now: Instant,
         index: u32,
         takes_record: bool,
-        ending: u16,
+        change: i32,
     ) -> Result<(), Verdict> {
         let slot = self.state.mappings.get(index).subscriber;
         let compiled = self.snapshot.classes.compiled(self.class_now(slot));
         let subscribers = &self.state.subscribers;
         let account = subscribers.account(slot);
-        if ending == 0 {
+        if change == 0 {
             return compiled.admits_session((subscribers.get(slot), account), takes_record, now);
         }
-        let mut record = *subscribers.get(slot);
-        record.extra_sessions = record.extra_sessions.saturating_sub(u32::from(ending));
-        compiled.admits_session((&record, account), takes_record, now)
+        let (mut record, mut account) = (*subscribers.get(slot), *account);
+        record.extra_sessions = record.extra_sessions.saturating_add_signed(change);
+        if change > 0 {
+            account.session_bucket = compiled.charge_session(account.session_bucket, now);
+        }
+        compiled.admits_session((&record, &account), takes_record, now)
     }
 
     pub(crate) fn admit_flow(&self, now: Instant, realm: RealmId, host: HostNumber) -> Result<(), Verdict> {

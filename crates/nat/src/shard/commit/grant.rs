@@ -39,8 +39,9 @@ impl Ledger {
     /// Opens or renews a grant. An error changes nothing that has not expired. The caller has
     /// checked whether the owner may have another.
     pub(in crate::shard) fn open_grant(&mut self, now: Instant, request: &Request) -> Result<u32, Denied> {
-        if let Some(known) = self.view().grant_to_renew(request)? {
+        if let Some(known) = self.view().grant_to_renew(now, request)? {
             self.renew_grant(now, known, request);
+            self.hold_session(now, known);
             return Ok(known);
         }
         let (mapping, hold) = self.place_grant(now, request)?;
@@ -53,6 +54,7 @@ impl Ledger {
         debug_assert!(made.is_some(), "the decision has found room for the grant");
         let index = made.ok_or(Denied::Verdict(Verdict::MappingTableFull))?;
         self.note_grant(now, index);
+        self.hold_session(now, index);
         Ok(index)
     }
 
@@ -275,16 +277,11 @@ impl Ledger {
         }
         let mapping =
             self.install_mapping_at(now, &request.key, external, (request.expires, cause_of(request.origin)))?;
+        self.view().admit_peer(now, mapping, request, true)?;
         let hold = self.hold_mapping(now, mapping, request.expires);
         let made = self.insert_grant(now, request, (mapping, external), hold);
         let index = made.ok_or(Verdict::MappingTableFull)?;
-        // Without its session a PEER would end at the next sweep.
-        if let Some(remote) = self.state.grants.get(index).peer()
-            && let Err(verdict) = self.hold_session(now, index, remote, request.expires)
-        {
-            self.end_grant(now, index);
-            return Err(verdict);
-        }
+        self.hold_session(now, index);
         self.note_grant(now, index);
         Ok(index)
     }

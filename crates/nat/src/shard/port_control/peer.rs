@@ -31,7 +31,6 @@ use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::RemoteInside;
 use crate::types::Side;
-use crate::verdict::Verdict;
 
 impl Ledger {
     pub(super) fn peer(&mut self, asked: &Asked<'_>, peer: &Peer) -> Result<Done, Option<Fault>> {
@@ -81,13 +80,6 @@ impl Ledger {
             return Ok(self.stop_peer(asked, &key, known));
         }
         let made = self.open_counted(asked.now, &request)?;
-        if let Err(verdict) = self.hold_session(asked.now, made, remote, request.expires) {
-            if known.is_none() {
-                self.take_back_grant(asked.now, made, !is_mapped);
-            }
-            let own = super::code_of(crate::steps::grant::Denied::Verdict(verdict));
-            return Err(own.into());
-        }
         let grant = self.state.grants.get(made);
         Ok(Done { lifetime: seconds(self.view().left_of(asked.now, grant)), external: external_of(grant), set: None })
     }
@@ -122,26 +114,19 @@ impl Ledger {
     }
 
     /// A PEER's session lasts as long as the grant (`shard/upkeep/grants.rs`).
-    pub(in crate::shard) fn hold_session(
-        &mut self,
-        now: Instant,
-        grant: u32,
-        remote: (u32, u16),
-        until: Instant,
-    ) -> Result<(), Verdict> {
-        let index = self.state.grants.get(grant).mapping;
+    pub(in crate::shard) fn hold_session(&mut self, now: Instant, grant: u32) {
+        let grant = self.state.grants.get(grant);
+        let (Some(remote), index, until) = (grant.peer(), grant.mapping, grant.expires()) else { return };
+        if let Some(session) = self.view().session_of_peer(now, index, remote) {
+            let (_, expires) = self.state.session_state(index, session);
+            match expires < until {
+                true => self.refresh_until(index, session, until),
+                false => self.shorten_to(now, index, session, until),
+            }
+            return;
+        }
         let protocol = self.state.mappings.get(index).protocol();
         let by = self.view().pool_of_mapping(index).map(|compiled| hashed_by(compiled, protocol));
-        let by = by.ok_or(Verdict::DestinationNotPool)?;
-        if let Some(session) = self.state.find_session(index, remote.0, remote.1, by, now) {
-            let (_, expires) = self.state.session_state(index, session);
-            match session {
-                SessionRef::Flow(_) => {}
-                _ if expires < until => self.refresh_until(index, session, until),
-                _ => self.shorten_to(now, index, session, until),
-            }
-            return Ok(());
-        }
         let first = self.policy.lifetimes.first(protocol, remote.1, Side::Inside);
         let new = NewSession {
             remote_address: remote.0,
@@ -152,16 +137,14 @@ impl Ledger {
             has_own_timer: first.has_own_timer,
             expires: until,
         };
-        self.create_session(now, index, &new, by).map(|_| ())
+        let made = by.map(|by| self.create_session(now, index, &new, by));
+        debug_assert!(matches!(made, Some(Ok(_))), "the decision has found room for the session");
     }
 
     /// The session of an ended PEER has its state's timer again.
     pub(in crate::shard) fn release_session(&mut self, now: Instant, ended: &Grant) {
         let (Some(remote), mapping) = (ended.peer(), ended.mapping) else { return };
-        let protocol = ended.protocol();
-        let by = self.view().pool_of_mapping(mapping).map(|compiled| hashed_by(compiled, protocol));
-        let found = by.and_then(|by| self.state.find_session(mapping, remote.0, remote.1, by, now));
-        if let Some(session) = found.filter(|session| !matches!(session, SessionRef::Flow(_))) {
+        if let Some(session) = self.view().session_of_peer(now, mapping, remote) {
             self.shorten_to(now, mapping, session, now);
         }
     }
@@ -179,13 +162,5 @@ impl Ledger {
     fn refresh_until(&mut self, mapping: u32, session: SessionRef, until: Instant) {
         let (state, _) = self.state.session_state(mapping, session);
         self.refresh(mapping, session, state, until);
-    }
-
-    fn take_back_grant(&mut self, now: Instant, grant: u32, with_mapping: bool) {
-        let mapping = self.state.grants.get(grant).mapping;
-        self.end_grant(now, grant);
-        if with_mapping && mapping != 0 && self.may_end(mapping) {
-            self.end_mapping(now, mapping);
-        }
     }
 }

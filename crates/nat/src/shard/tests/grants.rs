@@ -419,3 +419,22 @@ fn a_refused_announcement_leaves_the_earlier_ones() {
         assert!((8_001..8_008).all(|port| is_there(ledger, port)));
     }
 }
+
+#[test]
+fn a_peer_that_is_not_renewed_ends_as_before() {
+    let mut settings = settings();
+    settings.limits.sessions_per_mapping_max = 3;
+    let shared = Arc::new(Shared::new(settings, 1).expect("settings are sound"));
+    let mut shard = Shard::new(shared, WorkerId(0), [1, 2, 3, 4]).expect("memory suffices");
+    let out = build::udp(SocketAddr::new(HOST, 7_000), SocketAddr::new(E1, 53)).payload(b"x").build();
+    assert_eq!(send(&mut shard, 1, Side::Inside, &out).0, Some(Verdict::Outbound));
+    let remotes = Remotes::one(Remote::exactly(Endpoint::new(E2, 53)));
+    let peer = |until_s| Request { kind: Kind::Peer, remotes, ..request(Protocol::Udp, 7_000, until_s) };
+    open(&mut shard, 1, &peer(100));
+    // The ended records of its session and its hold still count.
+    assert_eq!(send(&mut shard, 101, Side::Inside, &out).0, Some(Verdict::Outbound));
+    let ledger = &mut shard.path.ledger;
+    assert_eq!(ledger.open_grant(at(101), &peer(700)), Err(Denied::Verdict(Verdict::SessionLimit)));
+    let known = ledger.view().find_grant(&peer(700)).expect("it is not swept");
+    assert_eq!(ledger.state.grants.get(known).expires(), at(100));
+}

@@ -8,7 +8,6 @@ use crate::state::grant::Origin;
 use crate::state::mapping::SessionRef;
 use crate::state::tcp::TcpState;
 use crate::steps::view::View;
-use crate::steps::view::hashed_by;
 use crate::time::Duration;
 use crate::time::Instant;
 use crate::types::Protocol;
@@ -251,10 +250,7 @@ impl Ledger {
     fn keep_peer(&mut self, now: Instant, index: u32) {
         let grant = *self.state.grants.get(index);
         let (Some(remote), mapping) = (grant.peer(), grant.mapping) else { return };
-        let protocol = grant.protocol();
-        let by = self.view().pool_of_mapping(mapping).map(|compiled| hashed_by(compiled, protocol));
-        let found = by.and_then(|by| self.state.find_session(mapping, remote.0, remote.1, by, now));
-        let Some(session) = found.filter(|session| !matches!(session, SessionRef::Flow(_))) else {
+        let Some(session) = self.view().session_of_peer(now, mapping, remote) else {
             self.end_grant(now, index);
             return;
         };

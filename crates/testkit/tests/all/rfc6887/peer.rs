@@ -3,14 +3,20 @@
 use core::net::Ipv4Addr;
 
 use nat::Protocol;
+use nat::Settings;
+use nat::class::EXTRA_SESSION_BYTES;
+use nat::class::MAPPING_BYTES;
+use nat::settings::Rate;
 use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
 
 use super::CANNOT_PROVIDE_EXTERNAL;
 use super::MALFORMED_REQUEST;
+use super::NO_RESOURCES;
 use super::NOT_AUTHORIZED;
 use super::SUCCESS;
+use super::USER_EX_QUOTA;
 use super::bed;
 use super::udp;
 use super::with_pcp;
@@ -62,6 +68,41 @@ fn a_peer_of_an_existing_flow_gets_its_endpoint() {
         assert_eq!((told.code, told.external, told.lifetime), (SUCCESS, external, lifetime));
     }
     assert_eq!(bed.pcp(&ask.nonce(9)).code, NOT_AUTHORIZED);
+}
+
+/// Beside the mapping of packets, it needs a session for the grant and one for the peer.
+#[test]
+fn a_peer_without_room_for_its_session_changes_nothing() {
+    let limits: [fn(&mut Settings, u32); 5] = [
+        |settings, less| settings.subscriber.sessions_max = 3 - less,
+        |settings, less| {
+            settings.subscriber.memory_max = MAPPING_BYTES + 2 * EXTRA_SESSION_BYTES - u64::from(less);
+        },
+        |settings, less| settings.subscriber.new_sessions = Some(Rate { per_second: 1, burst: 2 - less }),
+        |settings, less| settings.limits.sessions_per_mapping_max = 3 - less,
+        |settings, less| settings.limits.extra_sessions_max = 2 - less,
+    ];
+    let codes = [USER_EX_QUOTA, USER_EX_QUOTA, USER_EX_QUOTA, USER_EX_QUOTA, NO_RESOURCES];
+    for (number, (limit, code)) in limits.into_iter().zip(codes).enumerate() {
+        for less in [0, 1] {
+            let mut settings = with_pcp();
+            limit(&mut settings, less);
+            let mut bed = Bed::new(settings);
+            let external = bed.open_udp(at(I1, 7_000), at(E1, 53));
+            let before = bed.counters();
+            let told = bed.pcp(&Ask::peer(I1, Protocol::Udp, 7_000, at(E2, 53)));
+            if less == 0 {
+                assert_eq!((told.code, told.external), (SUCCESS, external), "limit {number}");
+                assert!(bed.is_open(Protocol::Udp, at(E2, 53), external, at(I1, 7_000)), "limit {number}");
+                continue;
+            }
+            assert_eq!((told.code, bed.grants().len()), (code, 0), "limit {number}");
+            let after = bed.counters();
+            assert_eq!((after.sessions_created, after.sessions_removed), (before.sessions_created, 0), "{number}");
+            assert_eq!(after.grants_opened, 0, "limit {number}");
+            assert_eq!(bed.open_udp(at(I1, 7_000), at(E2, 53)), external, "limit {number}: packets may have it");
+        }
+    }
 }
 
 #[test]
