@@ -324,6 +324,8 @@ pub(crate) enum Suggested {
     Rather(Wish),
     /// Accept only this endpoint: otherwise the request is refused.
     Only(Wish),
+    /// Prefer this endpoint, but accept any whose port of the other protocol can be kept, too.
+    WithTwin(Wish),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -335,6 +337,8 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
+    pub(crate) const NONE: Wish = Wish { address: None, port: 0 };
+
     pub(crate) fn fits(self, external: Endpoint) -> bool {
         self.address.is_none_or(|address| address == external.address.to_bits())
             && (self.port == 0 || self.port == external.port)
@@ -600,6 +604,10 @@ impl GrantStore {
 
     pub(crate) fn is_full(&self) -> bool {
         self.free == 0 && self.untouched as usize >= self.records.len() || self.by_internal.is_full()
+    }
+
+    pub(crate) fn has_room_for(&self, count: usize) -> bool {
+        self.by_internal.len() + count < self.records.len()
     }
 
     /// Room for records that only keep a mapping's origin.

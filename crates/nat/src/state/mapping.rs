@@ -493,6 +493,10 @@ impl MappingStore {
         self.free == 0 && self.untouched as usize >= self.records.len()
     }
 
+    pub(crate) fn has_room_for(&self, count: usize) -> bool {
+        self.len as usize + count < self.records.len()
+    }
+
     pub(crate) fn walk_end(&self) -> u32 {
         self.untouched
     }

@@ -78,6 +78,11 @@ pub(crate) fn may_be_granted(protocol: Protocol, port: u16) -> bool {
     port != 0 && !(protocol == Protocol::Udp && PCP_PORTS.contains(&port))
 }
 
+pub(crate) fn twin_key(key: &InternalKey) -> InternalKey {
+    let protocol = if key.protocol == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
+    InternalKey { protocol, ..*key }
+}
+
 impl View<'_> {
     /// The grant of the same internal endpoint, kind and peer, held down or not. A MAP of port
     /// control has filters instead of a peer. Gateways and port control do not renew each other's.
@@ -176,15 +181,15 @@ impl View<'_> {
     pub(super) fn decide_granted(
         &self,
         ask: &Ask<'_>,
-        suggested: Suggested,
+        mut suggested: Suggested,
         random: &mut Random,
     ) -> Result<NewMapping, Denied> {
         for _ in 0..DRAWS {
             let mut new = self.decide_mapping(ask, random, &mut ())?.mapping;
-            self.admit_hold(ask, &new)?;
+            self.admit_hold(ask, &new, None)?;
             let wish = match suggested {
                 Suggested::Any => None,
-                Suggested::Rather(wish) | Suggested::Only(wish) => Some(wish),
+                Suggested::Rather(wish) | Suggested::Only(wish) | Suggested::WithTwin(wish) => Some(wish),
             };
             if let Some((external, entered)) = wish.and_then(|wish| self.external_as_wished(ask.key, &new, wish)) {
                 (new.external, new.entered) = (external, entered);
@@ -195,13 +200,16 @@ impl View<'_> {
             match suggested {
                 Suggested::Only(wish) if !wish.fits(external) && wish.port == 0 => continue,
                 Suggested::Only(wish) if !wish.fits(external) => return Err(Denied::OtherEndpoint),
+                Suggested::WithTwin(_) if !self.may_have_twin(ask, &new, random) => {
+                    suggested = Suggested::WithTwin(Wish::NONE);
+                }
                 _ if may_be_granted(ask.key.protocol, port) => return Ok(new),
                 _ if matches!(source, Source::Static(_)) => break,
                 _ => {}
             }
         }
         Err(match suggested {
-            Suggested::Only(_) => Denied::OtherEndpoint,
+            Suggested::Only(_) | Suggested::WithTwin(_) => Denied::OtherEndpoint,
             Suggested::Any | Suggested::Rather(_) => Denied::Verdict(Verdict::PortsExhausted),
         })
     }
@@ -218,17 +226,54 @@ impl View<'_> {
         }
     }
 
-    /// Checks the room for the record that keeps the mapping.
-    fn admit_hold(&self, ask: &Ask<'_>, new: &NewMapping) -> Result<(), Verdict> {
-        if self.state.sessions.is_full() {
+    /// Checks the room for the record that keeps the mapping, and for the mapping and the record of
+    /// a `twin`.
+    fn admit_hold(&self, ask: &Ask<'_>, new: &NewMapping, twin: Option<Protocol>) -> Result<(), Verdict> {
+        if !self.state.sessions.has_room_for(1 + usize::from(twin.is_some())) {
             return Err(Verdict::SessionTableFull);
         }
         let Owner { slot, past, class, .. } = new.owner;
         let compiled = self.snapshot.classes.compiled(class);
         let mut record = past.map_or_else(Subscriber::new_zeroed, |slot| self.record_without_expired(ask, slot));
         record.mappings[ask.key.protocol.index()] += 1;
-        let account = slot.map(|slot| *self.state.subscribers.account(slot)).unwrap_or_default();
+        let mut account = slot.map(|slot| *self.state.subscribers.account(slot)).unwrap_or_default();
+        compiled.admits_session((&record, &account), true, ask.now)?;
+        let Some(twin) = twin else { return Ok(()) };
+        record.extra_sessions += 1;
+        record.mapping_bucket = compiled.charge_mapping(record.mapping_bucket, ask.now);
+        account.session_bucket = compiled.charge_session(account.session_bucket, ask.now);
+        let shared = slot.map_or(0, |slot| self.state.subscribers.shared_ports(slot)[twin.index()]);
+        compiled.admits_mapping(&record, shared, twin, ask.now)?;
+        record.mappings[twin.index()] += 1;
         compiled.admits_session((&record, &account), true, ask.now)
+    }
+
+    /// Whether the client can have the same port of the other protocol, too (RFC 6886 §3.3). In
+    /// blocks and slices it has it anyway.
+    fn may_have_twin(&self, ask: &Ask<'_>, new: &NewMapping, random: &mut Random) -> bool {
+        let External { address, port, source } = new.external;
+        if !self.snapshot.compiled_pool(address).gives_single_ports() {
+            return true;
+        }
+        let key = twin_key(ask.key);
+        // Its own packets may have taken another port for this endpoint.
+        let is_known = self.state.grants.find(&key, Grant::is_map_of_client).is_some();
+        if is_known || self.state.find_live_mapping(&key, ask.now).is_some() {
+            return true;
+        }
+        if !self.state.mappings.has_room_for(2) || !self.state.grants.has_room_for(2) {
+            return false;
+        }
+        let twin = self.ask_for_grant(ask.now, &key);
+        let wish = Wish { address: Some(self.snapshot.address(address).to_bits()), port };
+        let is_free = match (source, new.entered) {
+            (Source::Static(_), _) | (_, None) => self.decide_granted(&twin, Suggested::Only(wish), random).is_ok(),
+            // It is paired with the address first.
+            _ => self.may_have_beside(&key, new, port),
+        };
+        let at_port = ask.expired.at_port.or(twin.expired.own);
+        let both = Ask { expired: Expired { at_port, ..ask.expired }, ..*ask };
+        is_free && self.admit_hold(&both, new, Some(key.protocol)).is_ok()
     }
 
     /// The suggested endpoint, if the subscriber could have drawn it: in its slice or blocks, or a

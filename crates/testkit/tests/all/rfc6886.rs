@@ -8,8 +8,12 @@ use core::net::SocketAddrV4;
 use nat::Duration;
 use nat::Protocol;
 use nat::Settings;
+use nat::class::EXTRA_SESSION_BYTES;
+use nat::class::MAPPING_BYTES;
 use nat::settings::Filtering;
 use nat::settings::Forward;
+use nat::settings::Rate;
+use nat::settings::SubscriberLimits;
 use nat::types::RealmId;
 use testkit::*;
 use wire::build;
@@ -123,6 +127,83 @@ fn the_twin_port_goes_with_its_mapping() {
         bed.advance_secs(7_440 + 240 + 120 + 10);
         assert_eq!(bed.granted(&ask(9_001)) == twin, !moves);
         bed.run_out();
+    }
+}
+
+/// With ports of UDP up to this one in use by another subscriber.
+fn bed_with_udp_taken(last: u16) -> Bed {
+    let mut settings = with_nat_pmp().addresses(&POOL[..1]).ports(2_000, 2_007);
+    settings.port_control.pcp = true;
+    let mut bed = Bed::new(settings).record_events(1_024);
+    for port in 2_000..=last {
+        let taken = at(POOL[0], port);
+        assert_eq!(bed.granted(&Ask::map(I2, Protocol::Udp, port).suggest(taken)), taken);
+    }
+    bed.take_events(0, usize::MAX);
+    bed
+}
+
+#[test]
+fn a_port_free_for_both_protocols_is_found_before_it_is_taken() {
+    covers!("6886-3");
+    let mut bed = bed_with_udp_taken(2_003);
+    let mapped = map(&mut bed, I1, Protocol::Tcp, 80, 2_000, 3_600);
+    assert!(mapped.code == 0 && mapped.port >= 2_004, "code {}, port {}", mapped.code, mapped.port);
+    let twin = bed.mapping_of(Protocol::Udp, at(I1, 80)).expect("the twin is kept");
+    assert_eq!(twin.external.port, mapped.port);
+    let counters = bed.counters();
+    assert_eq!((counters.mappings_created, counters.mappings_removed), ([5, 1, 0], [0; 3]));
+}
+
+#[test]
+fn a_refused_request_leaves_no_port_and_no_record() {
+    covers!("6886-3", "6886-4");
+    let mut bed = bed_with_udp_taken(2_007);
+    let before = bed.counters();
+    for _ in 0..3 {
+        assert_eq!(map(&mut bed, I1, Protocol::Tcp, 80, 2_000, 3_600).code, 4, "out of resources");
+    }
+    let after = bed.counters();
+    assert_eq!(after.mappings_created, before.mappings_created);
+    assert_eq!((after.sessions_created, after.grants_opened), (before.sessions_created, before.grants_opened));
+    assert_eq!(bed.take_events(0, usize::MAX), []);
+    // No port of TCP is held down.
+    for port in 2_000..2_008 {
+        bed.connect(at(I3, port), at(E1, 80));
+    }
+}
+
+#[test]
+fn limits_are_checked_for_both_ports_before_one_is_taken() {
+    covers!("6886-3");
+    // For a subscriber with so many mappings. Each port takes a mapping and a session.
+    let limits: [fn(&mut SubscriberLimits, u32, u32); 5] = [
+        |limits, less, _| limits.ports_max[Protocol::Udp.index()] = 1 - less,
+        |limits, less, has| limits.sessions_max = has + 4 - less,
+        |limits, less, has| {
+            let bytes = u64::from(2 + has) * MAPPING_BYTES + 2 * EXTRA_SESSION_BYTES;
+            limits.memory_max = bytes - u64::from(less);
+        },
+        |limits, less, has| limits.new_mappings = Some(Rate { per_second: 1, burst: has + 2 - less }),
+        |limits, less, _| limits.new_sessions = Some(Rate { per_second: 1, burst: 2 - less }),
+    ];
+    for (number, limit) in limits.into_iter().enumerate() {
+        for (less, has) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
+            let mut settings = with_nat_pmp();
+            limit(&mut settings.subscriber, less, has);
+            let mut bed = Bed::new(settings);
+            for identifier in 0..has {
+                bed.ping(I1, identifier as u16, E1);
+            }
+            let code = map(&mut bed, I1, Protocol::Tcp, 80, 0, 3_600).code;
+            let counters = bed.counters();
+            let made = (counters.mappings_created, counters.mappings_removed, counters.grants_opened);
+            let expected = match less {
+                0 => (0, ([1, 1, u64::from(has)], [0; 3], 1)),
+                _ => (4, ([0, 0, u64::from(has)], [0; 3], 0)),
+            };
+            assert_eq!((code, made), expected, "limit {number}, {less} less, {has} mappings before");
+        }
     }
 }
 

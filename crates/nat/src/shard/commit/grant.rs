@@ -8,6 +8,7 @@ use crate::state::grant::HOLD_REMOTE;
 use crate::state::grant::Kind;
 use crate::state::grant::Request;
 use crate::state::grant::Suggested;
+use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
 use crate::state::mapping::NewSession;
 use crate::state::session::HashedBy;
@@ -77,6 +78,7 @@ impl Ledger {
                         suggested = match suggested {
                             Suggested::Only(_) => return Err(Denied::OtherEndpoint),
                             Suggested::Any | Suggested::Rather(_) => Suggested::Any,
+                            Suggested::WithTwin(_) => Suggested::WithTwin(Wish::NONE),
                         };
                         continue;
                     };
@@ -238,16 +240,6 @@ impl Ledger {
         self.release_hold(now, index);
         self.note_grant_ended(now, index);
         self.state.grants.get_mut(index).set_used();
-    }
-
-    /// Keeps an external port without admitting anyone. False if it is not available.
-    pub(in crate::shard) fn reserve(&mut self, now: Instant, request: &Request) -> bool {
-        let Ok(index) = self.open_grant(now, request) else {
-            // The client's own packets may have taken another port for this endpoint.
-            return self.state.find_live_mapping(&request.key, now).is_some();
-        };
-        self.reserve_until(index, request.expires);
-        true
     }
 
     pub(in crate::shard) fn reserve_until(&mut self, index: u32, until: Instant) {

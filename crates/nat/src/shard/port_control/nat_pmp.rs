@@ -19,6 +19,7 @@ use crate::state::grant::Suggested;
 use crate::state::grant::Wish;
 use crate::state::mapping::InternalKey;
 use crate::steps::expired::Expired;
+use crate::steps::grant::twin_key;
 use crate::steps::opening::Ask;
 use crate::steps::opening::Hints;
 use crate::time::Duration;
@@ -26,8 +27,6 @@ use crate::time::Instant;
 use crate::types::HostNumber;
 use crate::types::Protocol;
 
-/// Ports tried until one is free for both protocols.
-const TWINS: usize = 8;
 /// A subscriber without a mapping keeps the address it was shown this long.
 const PAIRED_FOR: Duration = Duration::from_secs(120);
 
@@ -137,43 +136,31 @@ impl Ledger {
         }
         // Never longer than asked (RFC 6886 §3.3).
         let lifetime = self.view().lifetime_for(lifetime_s).min(Duration::from_secs(u64::from(lifetime_s)));
-        let mut wish = Wish { address: None, port: suggested };
-        let mut request = Request {
+        let request = Request {
             key: *key,
             origin: Origin::NatPmp,
             kind: Kind::Map,
             remotes: Remotes::default(),
             expires: now + lifetime,
             requester: Requester::new([0; 12], source),
-            suggested: Suggested::Rather(wish),
+            suggested: Suggested::WithTwin(Wish { address: None, port: suggested }),
         };
-        let had = known.is_some() || self.state.find_live_mapping(key, now).is_some();
-        for _ in 0..TWINS {
-            request.suggested = Suggested::Rather(wish);
-            let made = self.open_counted(now, &request).map_err(|fault| code_of(fault.code))?;
-            let grant = *self.state.grants.get(made);
-            if self.reserve_twin(now, &request, &grant) || had {
-                return Ok((grant.external_port, seconds(lifetime)));
-            }
-            // Another subscriber has the other protocol's port.
-            self.end_grant(now, made);
-            if self.may_end(grant.mapping) {
-                self.end_mapping(now, grant.mapping);
-            }
-            wish.port = 0;
-        }
-        Err(Code::OutOfResources)
+        let made = self.open_counted(now, &request).map_err(|fault| code_of(fault.code))?;
+        let grant = *self.state.grants.get(made);
+        self.reserve_twin(now, &request, &grant);
+        Ok((grant.external_port, seconds(lifetime)))
     }
 
-    /// Keeps the same port of the other protocol (RFC 6886 §3.3), which leads nowhere. In blocks,
-    /// slices and whole addresses the client has it anyway.
-    fn reserve_twin(&mut self, now: Instant, request: &Request, grant: &Grant) -> bool {
+    /// Keeps the same port of the other protocol (RFC 6886 §3.3), which leads nowhere. In blocks
+    /// and slices the client has it anyway. Another worker may take it after the decision: then the
+    /// next renewal tries again.
+    fn reserve_twin(&mut self, now: Instant, request: &Request, grant: &Grant) {
         let is_shared = self
             .shared
             .address_index(grant.external().address)
             .is_some_and(|address| self.shared.compiled_pool(address).gives_single_ports());
         if !is_shared {
-            return true;
+            return;
         }
         let key = twin_key(&request.key);
         let known = self.state.grants.find(&key, Grant::is_map_of_client);
@@ -182,11 +169,13 @@ impl Ledger {
             if twin.is_held_down() && twin.external() == grant.external() {
                 self.reserve_until(known, request.expires);
             }
-            return true;
+            return;
         }
         let wish = Wish { address: Some(grant.external_address), port: grant.external_port };
         let twin = Request { key, suggested: Suggested::Only(wish), ..*request };
-        self.reserve(now, &twin)
+        if let Ok(index) = self.open_grant(now, &twin) {
+            self.reserve_until(index, twin.expires);
+        }
     }
 
     fn twin_of(&self, grant: &Grant) -> Option<u32> {
@@ -256,9 +245,4 @@ impl Ledger {
         });
         if is_left { Err(Code::NotAuthorized) } else { Ok(()) }
     }
-}
-
-fn twin_key(key: &InternalKey) -> InternalKey {
-    let protocol = if key.protocol == Protocol::Tcp { Protocol::Udp } else { Protocol::Tcp };
-    InternalKey { protocol, ..*key }
 }
