@@ -91,7 +91,7 @@ mod tests {
     use super::Permits;
     use super::UNUSED;
 
-    const BOTH: Permits = Permits { out: true, back: true, is_logged: false };
+    const BOTH: Permits = Permits::ALL;
 
     fn walk(generations: &mut FilterGenerations) {
         assert!(generations.is_walking());

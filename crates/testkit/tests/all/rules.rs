@@ -491,6 +491,32 @@ fn match_keys_narrow_a_rule_and_the_first_equal_rule_wins() {
     }
 }
 
+fn filter_hits(bed: &Bed) -> Vec<u64> {
+    let book = bed.shared().filters();
+    (0..book.len()).filter_map(|position| book.at(position)).map(|(_, hits)| hits).collect()
+}
+
+#[test]
+fn a_filter_counts_the_first_packet_of_a_session() {
+    let permitting = settings().filter(to(E1), FilterAction::Permit).filter(Match::ALL, FilterAction::Permit);
+    let dependent = permitting.clone().endpoint_dependent(Prefix::ALL, (443, 443));
+    for (kind, settings) in [("by mapping", permitting), ("endpoint-dependent", dependent)] {
+        for workers in [1, 3] {
+            let mut bed = Bed::new(settings.clone()).workers(workers).steering(Steering::Random);
+            for (host, remote, expected) in [(I1, E1, [1, 0]), (I2, E2, [1, 1]), (I3, E1, [2, 1])] {
+                for packets in 1..=3 {
+                    let external = bed.open_udp(at(host, 5_000), at(remote, 443));
+                    assert_eq!(filter_hits(&bed), expected, "{kind}: {packets} packets to {remote}");
+                    assert!(bed.udp_reaches(at(remote, 443), external, at(host, 5_000)));
+                    assert_eq!(filter_hits(&bed), expected, "{kind}: {packets} answers of {remote}");
+                }
+            }
+            let shared = bed.sessions().iter().filter(|session| session.shared).count();
+            assert_eq!(shared, if kind == "by mapping" { 0 } else { 3 });
+        }
+    }
+}
+
 #[test]
 fn hits_outlive_reloads_as_long_as_their_rule_stands_somewhere() {
     let ssh = Match { protocol: Some(6), destination_ports: PortRange::one(22), ..Match::ALL };
@@ -500,10 +526,6 @@ fn hits_outlive_reloads_as_long_as_their_rule_stands_somewhere() {
         out: true,
         back: false,
         log: false,
-    };
-    let filter_hits = |bed: &Bed| -> Vec<u64> {
-        let book = bed.shared().filters();
-        (0..book.len()).filter_map(|position| book.at(position)).map(|(_, hits)| hits).collect()
     };
     for workers in [1, 3] {
         let mut settings = two_pools().rule(ssh, RuleAction::Drop).rule(from(I1), by_pool(1));

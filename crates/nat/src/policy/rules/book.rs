@@ -234,10 +234,12 @@ pub(crate) struct Permits {
     pub(crate) out: bool,
     pub(crate) back: bool,
     pub(crate) is_logged: bool,
+    /// Position of the filter that decides about packets from inside.
+    pub(crate) by: Option<u32>,
 }
 
 impl Permits {
-    pub(crate) const ALL: Permits = Permits { out: true, back: true, is_logged: false };
+    pub(crate) const ALL: Permits = Permits { out: true, back: true, is_logged: false, by: None };
 }
 
 /// Filter generations are 1 to this, 0 for none. Records have room for one more, which never
@@ -348,7 +350,8 @@ impl FilterBook {
             |found: Option<(usize, &FilterRule)>| found.is_none_or(|(_, filter)| filter.action == FilterAction::Permit);
         let out = self.found(&self.out, key);
         let is_logged = out.is_some_and(|(_, filter)| filter.log);
-        Permits { out: permits(out), back: permits(self.found(&self.back, key)), is_logged }
+        let by = out.map(|(position, _)| position as u32);
+        Permits { out: permits(out), back: permits(self.found(&self.back, key)), is_logged, by }
     }
 
     pub(crate) fn permits_burst(&self, keys: &[RuleKey], permits: &mut [Permits]) {
@@ -359,18 +362,19 @@ impl FilterBook {
         for ((set, _), found) in [&self.out, &self.back].into_iter().zip(&mut found) {
             set.lookup_burst(keys, found);
         }
-        let filter = |(_, positions): &(RuleSet, Vec<u32>), found: Option<RuleId>| {
-            let position = found.and_then(|rule| positions.get(rule.index()));
-            position.and_then(|position| self.filters.get(*position as usize))
+        let position = |(_, positions): &(RuleSet, Vec<u32>), found: Option<RuleId>| {
+            found.and_then(|rule| positions.get(rule.index())).copied()
         };
+        let filter = |position: Option<u32>| position.and_then(|position| self.filters.get(position as usize));
         let is_permitted =
             |filter: Option<&FilterRule>| filter.is_none_or(|filter| filter.action == FilterAction::Permit);
         for ((permits, out), back) in permits.iter_mut().zip(found[0]).zip(found[1]).take(keys.len()) {
-            let out = filter(&self.out, out);
+            let by = position(&self.out, out);
             *permits = Permits {
-                out: is_permitted(out),
-                back: is_permitted(filter(&self.back, back)),
-                is_logged: out.is_some_and(|filter| filter.log),
+                out: is_permitted(filter(by)),
+                back: is_permitted(filter(position(&self.back, back))),
+                is_logged: filter(by).is_some_and(|filter| filter.log),
+                by,
             };
         }
     }

@@ -168,6 +168,8 @@ pub(in crate::shard) struct Scratch {
     pub(in crate::shard) port_place: [usize; BURST_MAX],
     /// Valid for `unsettled`.
     pub(in crate::shard) ruling: [Ruling; BURST_MAX],
+    /// The filter that permits it.
+    pub(in crate::shard) filter: [Option<u32>; BURST_MAX],
     /// Rules or filters need the general way.
     pub(in crate::shard) refused: u64,
     /// Filters permit the answers, too.
@@ -196,6 +198,7 @@ impl Default for Scratch {
             wanted: [Wanted::NONE; BURST_MAX],
             port_place: [0; BURST_MAX],
             ruling: [Ruling::DEFAULT; BURST_MAX],
+            filter: [None; BURST_MAX],
             refused: 0,
             answers_permitted: u64::MAX,
             hosts: HostPackets::default(),

@@ -424,6 +424,9 @@ impl PacketPath {
         }
         let (external_address, port) = (mapping.external_address, mapping.external_port());
         self.ledger.shared.rules.count(self.ledger.worker, scratch.ruling[i]);
+        if let Some(filter) = scratch.filter[i] {
+            self.ledger.shared.filters.count(self.ledger.worker, filter as usize);
+        }
         let identification = self.plain_identification(header, external_address, be32::<16>(header));
         rewrite_headers(header, is_tcp, End::Source, external_address, port, identification);
         hop.egress()

@@ -139,7 +139,8 @@ impl PacketPath {
         filters.permits_burst(&keys[..count], &mut permits);
         for ((i, ruling), permits) in packets[..count].iter().zip(rulings).zip(permits) {
             scratch.ruling[*i] = ruling;
-            // The general way applies rules and counts filters.
+            scratch.filter[*i] = permits.by;
+            // The general way applies other rules, and drops and logs by filters.
             let is_translated =
                 matches!(ruling.action, RuleAction::Translate { mapping: MappingKind::EndpointIndependent, .. });
             let is_usual = is_translated && permits.out && !permits.is_logged;
