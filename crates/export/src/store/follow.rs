@@ -20,7 +20,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::Read;
+use std::io::Seek;
+use std::io::SeekFrom;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::path::PathBuf;
@@ -350,14 +352,20 @@ impl Follower {
         self.buffer.drain(..self.at);
         self.at = 0;
         let kept = self.buffer.len();
-        self.buffer.resize(kept + PIECE, 0);
-        let read = file.read_at(&mut self.buffer[kept..], self.offset);
-        let count = read.as_ref().map_or(0, |count| *count);
-        self.buffer.truncate(kept + count);
+        // Not cleared first: an idle follower looks often.
+        self.buffer.reserve(PIECE);
+        let mut reader = file;
+        let read = reader.seek(SeekFrom::Start(self.offset));
+        let read = read.and_then(|_| reader.take(PIECE as u64).read_to_end(&mut self.buffer));
+        let count = self.buffer.len() - kept;
         let begin = self.offset;
         self.offset += count as u64;
         if begin == 0 && count >= journal::MAGIC.len() {
             self.at = journal::MAGIC.len();
+        }
+        if count > 0 {
+            // The next call meets the fault again, if there was one behind these bytes.
+            return Ok(true);
         }
         match read.map_err(StoreError::io(&self.folder)) {
             // A bad sector: zeros instead, which are no frame.
@@ -373,7 +381,7 @@ impl Follower {
                 self.offset += count;
                 Ok(count > 0)
             }
-            read => Ok(read? > 0),
+            read => read.map(|_| false),
         }
     }
 

@@ -1,3 +1,5 @@
+use std::os::unix::fs::FileExt;
+
 use super::super::Generated;
 use super::super::Generator;
 use super::super::StoreOptions;
