@@ -25,6 +25,8 @@ use export::store::Moment;
 use export::store::Replay;
 use export::store::StoreError;
 use export::utc_text;
+use memchr::memchr;
+use memchr::memmem;
 use nat::Instant;
 use nat::Protocol;
 use nat::event::Cause;
@@ -235,7 +237,7 @@ struct Change {
 struct Search<'a> {
     query: Query<'a>,
     /// The address in quotes, as in lines.
-    needle: Vec<u8>,
+    needle: memmem::Finder<'static>,
     replay: Replay,
     realms: Vec<String>,
     history: History,
@@ -260,7 +262,7 @@ impl<'a> Search<'a> {
         let question = query.asked.question(query.from_us, query.to_us);
         Search {
             query,
-            needle: format!("\"{}\"", query.asked.address).into_bytes(),
+            needle: memmem::Finder::new(&format!("\"{}\"", query.asked.address)).into_owned(),
             replay: Replay::within(question, holders_max),
             realms: Vec::new(),
             history: History::default(),
@@ -299,7 +301,7 @@ impl<'a> Search<'a> {
             )
             && !self.is_about(rest)
         {
-            let is_report = kind.is_allocation() && contains(rest, b"\"log_opened\"");
+            let is_report = kind.is_allocation() && memmem::find(rest, b"\"log_opened\"").is_some();
             let cause = if is_report { Cause::LogOpened } else { Cause::None };
             // An address that was not asked for.
             let asked = self.query.asked.address;
@@ -344,7 +346,7 @@ impl<'a> Search<'a> {
 
     fn is_about(&self, rest: &[u8]) -> bool {
         match self.query.asked.host {
-            None => contains(rest, &self.needle),
+            None => self.needle.find(rest).is_some(),
             Some(asked) => host_of(rest).is_some_and(|host| asked.overlaps(&host)),
         }
     }
@@ -630,7 +632,7 @@ const TIME_MAX_US: u64 = 1 << 59;
 /// The time at the start of a line, and the rest.
 fn time_of(line: &[u8]) -> Option<(u64, &[u8])> {
     let rest = line.strip_prefix(b"{\"time\":\"")?;
-    let (text, rest) = rest.split_at_checked(rest.iter().position(|byte| *byte == b'"')?)?;
+    let (text, rest) = rest.split_at_checked(memchr(b'"', rest)?)?;
     let time_us = parse_utc(core::str::from_utf8(text).ok()?).ok()?;
     (time_us < TIME_MAX_US).then_some((time_us, rest))
 }
@@ -638,9 +640,9 @@ fn time_of(line: &[u8]) -> Option<(u64, &[u8])> {
 /// An IPv6 subscriber, as Natrix writes it.
 fn host_of(rest: &[u8]) -> Option<HostName> {
     const FIELD: &[u8] = b"\"subscriber\":\"";
-    let place = rest.windows(FIELD.len()).position(|bytes| bytes == FIELD)?;
+    let place = memmem::find(rest, FIELD)?;
     let text = rest.get(place + FIELD.len()..)?;
-    let text = text.get(..text.iter().position(|byte| *byte == b'"')?)?;
+    let text = text.get(..memchr(b'"', text)?)?;
     if !text.contains(&b':') {
         return None;
     }
@@ -657,21 +659,9 @@ fn record_of(rest: &[u8]) -> Option<(u8, u64, EventKind)> {
     let (worker, rest) = number(whole.strip_prefix(b"\",\"worker\":")?)?;
     let (sequence, rest) = number(rest.strip_prefix(b",\"sequence\":")?)?;
     let rest = rest.strip_prefix(b",\"event\":\"")?;
-    let name = rest.get(..rest.iter().position(|byte| *byte == b'"')?)?;
+    let name = rest.get(..memchr(b'"', rest)?)?;
     let kind = EventKind::ALL.into_iter().find(|kind| kind.name().as_bytes() == name)?;
     Some((u8::try_from(worker).ok()?, sequence, kind))
-}
-
-fn contains(line: &[u8], needle: &[u8]) -> bool {
-    let Some((first, rest)) = needle.split_first() else { return true };
-    let mut from = 0;
-    while let Some(found) = line.get(from..).and_then(|tail| tail.iter().position(|byte| byte == first)) {
-        from += found + 1;
-        if line.get(from..).is_some_and(|tail| tail.starts_with(rest)) {
-            return true;
-        }
-    }
-    false
 }
 
 #[doc(hidden)]
