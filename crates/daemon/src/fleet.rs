@@ -28,18 +28,24 @@ pub enum Idle {
     /// Keeps polling, for the least delay: the worker has its own CPU.
     Poll,
     /// Gives up the CPU for growing intervals. The first packet after a pause waits up to
-    /// [`SLEEP_MAX`].
+    /// [`SLEEP`], after a second's pause up to [`DOZE`].
     #[default]
     Sleep,
 }
 
-/// Longest sleep of an idle worker.
-pub const SLEEP_MAX: Duration = Duration::from_micros(200);
+/// How long an idle worker sleeps.
+pub const SLEEP: Duration = Duration::from_micros(200);
+/// How long it sleeps if nothing has happened for a while. Queues of ports take as many packets
+/// meanwhile as they would at some million a second.
+pub const DOZE: Duration = Duration::from_millis(1);
 /// Idle times before a worker yields the CPU, sleeps briefly, and sleeps longer.
 const YIELD_AFTER_US: u64 = 20;
 const NAP_AFTER_US: u64 = 500;
 const SLEEP_AFTER_US: u64 = 10_000;
+const DOZE_AFTER_US: u64 = 1_000_000;
 const NAP: Duration = Duration::from_micros(50);
+/// After a question of the control server another one follows soon, as for each page of a list.
+const ASKED_US: u64 = 20_000;
 
 /// Time that a stopping worker waits for packets of other workers.
 const DRAIN_QUIET_US: u64 = 50_000;
@@ -141,6 +147,7 @@ impl Drop for Fleet {
 fn run<I: Io>(mut worker: Worker<I>, options: &ThreadOptions, stop: &AtomicBool, panics: &AtomicU64) -> Snapshot {
     let mut idle_since: Option<Instant> = None;
     let mut stopping_since: Option<Instant> = None;
+    let mut asked_at = Instant::ORIGIN;
     let mut now = options.clock.now();
     loop {
         let started = now;
@@ -153,6 +160,9 @@ fn run<I: Io>(mut worker: Worker<I>, options: &ThreadOptions, stop: &AtomicBool,
             }
         };
         now = options.clock.now();
+        if worker.was_asked() {
+            asked_at = now;
+        }
         if taken > 0 {
             let took_us = now.saturating_since(started).as_micros();
             worker.busy_us += took_us;
@@ -161,7 +171,7 @@ fn run<I: Io>(mut worker: Worker<I>, options: &ThreadOptions, stop: &AtomicBool,
         } else {
             let idle = now.saturating_since(*idle_since.get_or_insert(started)).as_micros();
             if options.idle == Idle::Sleep {
-                rest(idle);
+                rest(idle, now.saturating_since(asked_at).as_micros());
                 now = options.clock.now();
             }
         }
@@ -180,13 +190,14 @@ fn run<I: Io>(mut worker: Worker<I>, options: &ThreadOptions, stop: &AtomicBool,
     last
 }
 
-/// Gives up the CPU, for longer the longer no packet has arrived.
-fn rest(idle_us: u64) {
+/// Gives up the CPU, for longer the longer no packet and no question has come.
+fn rest(idle_us: u64, unasked_us: u64) {
     match idle_us {
         0..YIELD_AFTER_US => core::hint::spin_loop(),
         YIELD_AFTER_US..NAP_AFTER_US => thread::yield_now(),
         NAP_AFTER_US..SLEEP_AFTER_US => thread::sleep(NAP),
-        _ => thread::sleep(SLEEP_MAX),
+        DOZE_AFTER_US.. if unasked_us >= ASKED_US => thread::sleep(DOZE),
+        _ => thread::sleep(SLEEP),
     }
 }
 

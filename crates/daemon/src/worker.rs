@@ -148,6 +148,8 @@ pub struct Worker<I: Io> {
     receiving: bool,
     pub(crate) tracer: Tracer,
     mailbox: Option<Mailbox>,
+    /// True after a poll in which it answered a question.
+    was_asked: bool,
     /// Time spent in polls that had something to do, if the caller of [`Worker::poll`] measures it.
     pub(crate) busy_us: u64,
     /// Those polls by their time.
@@ -217,6 +219,7 @@ pub fn build_workers<I: Io>(
             receiving: true,
             tracer: Tracer::default(),
             mailbox: None,
+            was_asked: false,
             busy_us: 0,
             rounds: Rounds::default(),
             live_seen: (0, 0),
@@ -285,6 +288,11 @@ impl<I: Io> Worker<I> {
     /// The worker's view of the ports, when the worker is no longer needed.
     pub fn into_io(self) -> I {
         self.outlet.io
+    }
+
+    /// Whether the last poll answered a question of the control server.
+    pub(crate) fn was_asked(&self) -> bool {
+        self.was_asked
     }
 
     /// Where the control server leaves its questions.
@@ -409,7 +417,9 @@ impl<I: Io> Worker<I> {
 
     fn answer_mailbox(&mut self, now: Instant) {
         let Some(mut mailbox) = self.mailbox.take() else { return };
-        if let Some(question) = mailbox.next_question() {
+        let question = mailbox.next_question();
+        self.was_asked = question.is_some();
+        if let Some(question) = question {
             let answer = self.answer(now, question);
             mailbox.answer(answer);
         }
