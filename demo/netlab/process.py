@@ -12,8 +12,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent():
-    """Runs in the child before exec: the kernel kills it when this process goes, however it goes."""
+    """The kernel kills the calling process when its parent goes, however that goes."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def mortal(argv):
+    """The command, as one that dies with its parent.
+
+    A program does that rather than this process between fork and exec, because fork copies the page tables of a large
+    process for each command.
+    """
+    return ["setpriv", "--pdeathsig", "KILL", "--", *map(str, argv)]
 
 
 def start_time(pid):
@@ -34,13 +43,10 @@ class CommandFailed(Exception):
     """A command of the set-up ended with an error."""
 
 
-def run(argv, timeout=120, check=True, stdin=None, env=None, before=die_with_parent):
-    """Runs a command to its end; returns (status, standard output, standard error). Status 124: out of time.
-
-    `before` is what its process does first.
-    """
+def run(argv, timeout=120, check=True, stdin=None, env=None):
+    """Runs a command to its end; returns (status, standard output, standard error). Status 124: out of time."""
     with subprocess.Popen(
-        [str(a) for a in argv],
+        mortal(argv),
         stdin=subprocess.PIPE if stdin is not None else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -48,7 +54,6 @@ def run(argv, timeout=120, check=True, stdin=None, env=None, before=die_with_par
         errors="replace",
         env=env,
         start_new_session=True,
-        preexec_fn=before,
     ) as process:
         try:
             out, err = process.communicate(stdin, timeout=timeout)
@@ -75,13 +80,12 @@ class Daemon:
             # An earlier process of this name may have written there.
             self.log_start = os.fstat(log.fileno()).st_size
             self.process = subprocess.Popen(
-                [str(a) for a in argv],
+                mortal(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=env,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
             )
         self.pid = self.process.pid
         self.start_time = start_time(self.pid)
