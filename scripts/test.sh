@@ -105,7 +105,8 @@ step "building the tests" cargo test --workspace --locked --features "$with_dpdk
 step "lints" without_warnings cargo test --workspace --locked --features "$with_dpdk" --all-targets --no-run
 # Without DPDK only the binary and one study differ; every other test runs once, with it. `make
 # soak` also lints the tests of the crates that differ.
-readonly differing=(--test binary --test study --config profile.dev.package.daemon.opt-level=0)
+readonly differing=(--test binary --test study
+    --config profile.dev.package.daemon.opt-level=0 --config profile.dev.package.lab.opt-level=0)
 step "lints without DPDK" without_warnings cargo test --workspace --locked --no-run "${differing[@]}"
 step "tests without DPDK" cargo test --workspace --locked --no-fail-fast "${differing[@]}"
 # Tests build and drop thousands of engines. If the allocator keeps their memory, the kernel need
