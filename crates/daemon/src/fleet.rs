@@ -195,9 +195,15 @@ fn rest(idle_us: u64, unasked_us: u64) {
     match idle_us {
         0..YIELD_AFTER_US => core::hint::spin_loop(),
         YIELD_AFTER_US..NAP_AFTER_US => thread::yield_now(),
-        NAP_AFTER_US..SLEEP_AFTER_US => thread::sleep(NAP),
-        DOZE_AFTER_US.. if unasked_us >= ASKED_US => thread::sleep(DOZE),
-        _ => thread::sleep(SLEEP),
+        _ => thread::sleep(length_of_sleep(idle_us, unasked_us)),
+    }
+}
+
+const fn length_of_sleep(idle_us: u64, unasked_us: u64) -> Duration {
+    match idle_us {
+        0..SLEEP_AFTER_US => NAP,
+        DOZE_AFTER_US.. if unasked_us >= ASKED_US => DOZE,
+        _ => SLEEP,
     }
 }
 

@@ -13,9 +13,13 @@ use packet_io::PortIndex;
 use packet_io::PortStatistics;
 use packet_io::memory::MemorySettings;
 
+use super::DOZE;
 use super::Fleet;
 use super::Idle;
+use super::NAP;
+use super::SLEEP;
 use super::ThreadOptions;
+use super::length_of_sleep;
 use crate::clock::Clock;
 use crate::worker::tests::Bed;
 use crate::worker::tests::INSIDE;
@@ -135,4 +139,14 @@ fn a_poll_that_panics_is_reported_and_the_worker_continues() {
     assert_eq!(last[0].counters.received, last[0].counters.verdicts_total());
     let _ = (bed.sent(INSIDE), bed.sent(OUTSIDE));
     assert_eq!(bed.ports.free_buffers(), MemorySettings::default().buffers, "no buffer is lost");
+}
+
+#[test]
+fn a_worker_sleeps_longer_the_longer_nothing_happens() {
+    let long_ago = u64::MAX;
+    assert_eq!([500, 9_999].map(|idle_us| length_of_sleep(idle_us, long_ago)), [NAP; 2]);
+    assert_eq!([10_000, 999_999].map(|idle_us| length_of_sleep(idle_us, long_ago)), [SLEEP; 2]);
+    assert_eq!([1_000_000, long_ago].map(|idle_us| length_of_sleep(idle_us, long_ago)), [DOZE; 2]);
+    // The next page of a list is asked for soon.
+    assert_eq!([0, 19_999, 20_000].map(|unasked_us| length_of_sleep(long_ago, unasked_us)), [SLEEP, SLEEP, DOZE]);
 }
