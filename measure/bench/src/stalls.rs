@@ -17,6 +17,7 @@
 use core::net::Ipv4Addr;
 use std::sync::Arc;
 
+use core_affinity::CoreId;
 use daemon::mailbox::PAGE_RECORDS;
 use daemon::mailbox::page;
 use mem::Arena;
@@ -214,6 +215,9 @@ pub enum StallsError {
         /// Value expected.
         expected: u64,
     },
+    /// The thread that prepares changes died.
+    #[error("bench stalls: the thread that prepares changes panicked")]
+    Panicked,
 }
 
 fn expect(what: &'static str, seen: u64, expected: u64) -> Result<(), StallsError> {
@@ -326,10 +330,12 @@ pub fn run(options: &Options, warn: &dyn Fn(&str), report: &mut dyn FnMut(Report
     let settings = settings(options, &sizes);
     let plan = Stock::of_this_machine().plan(needs(options, &settings))?;
     // The core the first worker would have.
-    if let Some(core) = core_affinity::get_core_ids().and_then(|cores| cores.first().copied()) {
-        core_affinity::set_for_current(core);
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    if let Some(core) = cores.first() {
+        core_affinity::set_for_current(*core);
     }
     let mut bed = Bed::new(options, settings, tsc::frequency_hz(100))?;
+    bed.other_core = cores.get(1).copied();
     if let Some(warning) = plan.warning(mem::missed_bytes()) {
         warn(&warning);
     }
@@ -436,6 +442,8 @@ pub(crate) struct Bed {
     /// Packets refused because no port was free, as expected.
     refused: u64,
     filling_subscriber: u32,
+    /// The CPU of what is done beside the worker; `None`: any.
+    other_core: Option<CoreId>,
 }
 
 impl Bed {
@@ -467,6 +475,7 @@ impl Bed {
             sum: 0,
             refused: 0,
             filling_subscriber: FILLING_SUBSCRIBERS.to_bits(),
+            other_core: None,
         })
     }
 
@@ -650,7 +659,7 @@ impl Bed {
 
     /// Changes the configuration again and again, each time as a whole instance with one worker
     /// does: ports out, over, ports in. Between two changes the engine does what the last one left
-    /// it to do. What prepares a change is not the worker's, and not timed.
+    /// it to do. Another thread prepares each change and frees what it replaced, under traffic.
     pub(crate) fn reload(&mut self, seconds: f64) -> Result<Done, StallsError> {
         let original = self.shared.settings().clone();
         let until = self.cycles + (seconds * self.hz) as u64;
@@ -668,21 +677,47 @@ impl Bed {
     }
 
     fn change(&mut self, settings: Settings) -> Result<(), StallsError> {
-        let after = Arc::new(self.shared.successor(settings, self.now())?);
-        let reshapes = after.reshapes(&self.shared);
+        let before = Arc::clone(&self.shared);
+        let now = self.now();
+        let (after, reshapes, mut successor) = self.beside(|| {
+            let after = Arc::new(before.successor(settings, now)?);
+            let reshapes = after.reshapes(&before);
+            let successor = Successor::new(&before, &after);
+            Ok::<_, StallsError>((after, reshapes, successor))
+        })??;
         for reshape in &reshapes {
             self.traffic_round(Some(Ask::Reshape(&after, reshape, Offers::Fewer)));
         }
-        let mut successor = Successor::new(&self.shared, &after);
         self.traffic_round(Some(Ask::Adopt(&mut successor)));
         expect("a change was not adopted", u64::from(self.shard.shared().generation()), u64::from(after.generation()))?;
         for reshape in &reshapes {
             self.traffic_round(Some(Ask::Reshape(&after, reshape, Offers::More)));
         }
-        after.settle_hits(&self.shared);
-        after.settle();
-        self.shared = after;
-        Ok(())
+        self.shared = Arc::clone(&after);
+        self.beside(|| {
+            after.settle_hits(&before);
+            after.settle();
+            // The last that have the old settings.
+            drop((successor, before));
+        })
+    }
+
+    /// Does something on another CPU, as the control thread of an instance does, while traffic goes
+    /// on.
+    fn beside<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> Result<T, StallsError> {
+        let other = self.other_core;
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                if let Some(core) = other {
+                    core_affinity::set_for_current(core);
+                }
+                work()
+            });
+            while !thread.is_finished() {
+                self.traffic_round(None);
+            }
+            thread.join().map_err(|_| StallsError::Panicked)
+        })
     }
 
     /// Lists all sessions, again and again until that took long enough to measure. Returns how many
