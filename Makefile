@@ -57,7 +57,7 @@ fuzz: setup ## every fuzz target for FUZZ_SECONDS (default 300) seconds
 soak: build ## FUZZ_RUNS inputs of each fuzz target, random tests with SOAK_SEEDS seeds, then the demo's network under changing load for SOAK_MINUTES
 	fuzz/run.sh check $(FUZZ_RUNS)
 	cargo clippy --locked --all-targets $(addprefix --package ,packet-io daemon bench lab measure natrix) -- -D warnings
-	NATRIX_RUNS=$(SOAK_SEEDS) cargo test --locked --package nat --package testkit
+	NATRIX_RUNS=$(SOAK_SEEDS) cargo test --locked --package nat --package testkit --package fuzz-targets
 	PROPTEST_CASES=5000 cargo test --locked --package fuzz-targets arbitrary_bytes
 	tests/netns/soak.py --natrix target/release/natrix --minutes $(SOAK_MINUTES)
 	NATRIX_SCRAPES=5760 tests/netns/run.py --natrix target/release/natrix --only a_day_of_scrapes
