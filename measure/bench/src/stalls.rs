@@ -169,6 +169,9 @@ pub struct Report {
     /// bursts. What it saw beyond that is interrupts and the host's own work, and is in the other
     /// times as well.
     pub machine: Times,
+    /// After the event: as long as the median of the disturbed bursts. Longer bursts are fewer, so
+    /// the same number of interrupts is a larger share of them.
+    pub machine_disturbed: Times,
     /// 99.9th percentile to median of the undisturbed bursts.
     pub undisturbed_p999_to_p50: f64,
     /// The same of the machine alone.
@@ -637,6 +640,8 @@ impl Bed {
         let event_seconds = clock.elapsed().as_secs_f64();
         self.expect_no_drops()?;
         let disturbed = self.times.times();
+        let machine_disturbed =
+            burst_times::of_machine(self.hz, disturbed.p50_cycles, seconds.min(MACHINE_SECONDS_MAX));
         let ratio = |of: fn(&Times) -> u64| of(&disturbed) as f64 / of(&undisturbed) as f64;
         Ok(Report {
             event,
@@ -648,6 +653,7 @@ impl Bed {
             undisturbed,
             disturbed,
             machine,
+            machine_disturbed,
             machine_p999_to_p50: machine.p999_cycles as f64 / machine.p50_cycles as f64,
             undisturbed_p999_to_p50: undisturbed.p999_cycles as f64 / undisturbed.p50_cycles as f64,
             p50_ratio: ratio(|times| times.p50_cycles),

@@ -73,8 +73,9 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         )
     };
     line(out, "undisturbed  ", &report.undisturbed)?;
-    line(out, "disturbed    ", &report.disturbed)?;
     line(out, "machine alone", &report.machine)?;
+    line(out, "disturbed    ", &report.disturbed)?;
+    line(out, "machine alone", &report.machine_disturbed)?;
     writeln!(
         out,
         "  ratios        {:.2} median, {:.2} p99, {:.2} p99.9; p99.9 to median {:.2} undisturbed, {:.2} machine alone",
