@@ -201,12 +201,13 @@ fn the_benchmark_of_stalls_prints_an_object_for_each_event() {
     for (line, event) in lines.iter().zip(["reload", "dump", "pool_full", "expiry"]) {
         let report: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).unwrap();
         let mut fields = "event sessions records refused event_seconds tsc_hz undisturbed disturbed machine \
-                          undisturbed_p999_to_p50 machine_p999_to_p50 p50_ratio p99_ratio p999_ratio all_p999_ratio"
+                          machine_disturbed undisturbed_p999_to_p50 machine_p999_to_p50 p50_ratio p99_ratio p999_ratio \
+                          all_p999_ratio"
             .split_whitespace();
         assert!(fields.all(|field| report.contains_key(field)), "{report:?}");
-        assert_eq!(report.len(), 15);
+        assert_eq!(report.len(), 16);
         assert_eq!(report["event"], event);
-        for phase in ["undisturbed", "disturbed", "machine"] {
+        for phase in ["undisturbed", "disturbed", "machine", "machine_disturbed"] {
             let times = report[phase].as_object().unwrap();
             let mut fields =
                 "bursts p50_cycles p99_cycles p999_cycles max_cycles interrupted_bursts all_p999_cycles all_max_cycles"
@@ -218,7 +219,7 @@ fn the_benchmark_of_stalls_prints_an_object_for_each_event() {
     let output = natrix(&[&words[..], &["--event", "expiry"]].concat());
     let printed = text(&output.stdout);
     assert!(printed.starts_with("expiry: 2000 sessions ended, traffic of 1000, "), "{printed}");
-    assert_eq!(printed.lines().count(), 5, "{printed}");
+    assert_eq!(printed.lines().count(), 6, "{printed}");
 }
 
 #[test]
