@@ -35,8 +35,8 @@ pub enum Idle {
 
 /// How long an idle worker sleeps.
 pub const SLEEP: Duration = Duration::from_micros(200);
-/// How long it sleeps if nothing has happened for a while. Queues of ports take as many packets
-/// meanwhile as they would at some million a second.
+/// How long it sleeps if nothing has happened for a while. At a million packets a second, a port's
+/// queue of 1,024 packets is full after that.
 pub const DOZE: Duration = Duration::from_millis(1);
 /// Idle times before a worker yields the CPU, sleeps briefly, and sleeps longer.
 const YIELD_AFTER_US: u64 = 20;
