@@ -154,6 +154,15 @@ impl State {
         }
     }
 
+    /// Of the filters that permit it both ways.
+    pub(crate) fn filter_generation(&self, index: u32, session: SessionRef) -> u8 {
+        match session {
+            SessionRef::Inline => self.mappings.get(index).session_generation(),
+            SessionRef::Extra(slot) => self.sessions.get(slot).filter_generation(),
+            SessionRef::Flow(flow) => self.flows.get(flow).filter_generation(),
+        }
+    }
+
     pub(crate) fn session_state(&self, index: u32, session: SessionRef) -> (TcpState, Instant) {
         match session {
             SessionRef::Inline => {

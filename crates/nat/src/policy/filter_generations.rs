@@ -23,6 +23,7 @@ pub(crate) struct FilterGenerations {
     used: u32,
     /// Walks that remove older generations.
     mappings: Pass,
+    sessions: Pass,
     flows: Pass,
 }
 
@@ -35,6 +36,7 @@ impl FilterGenerations {
             current: generation,
             used: 1 << generation,
             mappings: Pass::default(),
+            sessions: Pass::default(),
             flows: Pass::default(),
         }
     }
@@ -60,6 +62,7 @@ impl FilterGenerations {
         self.current = if is_free { generation } else { UNUSED };
         self.used |= 1 << generation;
         self.mappings.begin();
+        self.sessions.begin();
         self.flows.begin();
     }
 
@@ -73,7 +76,12 @@ impl FilterGenerations {
         self.mappings.next(count, end)
     }
 
-    /// The next `count` flows, after all mappings. The last ones end the walk.
+    /// The next `count` further sessions, after all mappings.
+    pub(crate) fn next_sessions(&mut self, count: u32, end: u32) -> Range<u32> {
+        self.sessions.next(count, end)
+    }
+
+    /// The next `count` flows, after all sessions. The last ones end the walk.
     pub(crate) fn next_flows(&mut self, count: u32, end: u32) -> Range<u32> {
         self.flows.next(count, end)
     }
@@ -96,6 +104,7 @@ mod tests {
     fn walk(generations: &mut FilterGenerations) {
         assert!(generations.is_walking());
         while !generations.next_mappings(4, 10).is_empty() {}
+        while !generations.next_sessions(4, 10).is_empty() {}
         while !generations.next_flows(4, 10).is_empty() {}
         assert!(!generations.is_walking());
         generations.finish();

@@ -239,16 +239,18 @@ impl Flow {
             self.remote_inside & !(0xff << GENERATION_SHIFT) | u64::from(generation) << GENERATION_SHIFT;
     }
 
+    /// Whatever its generation of filters.
     #[inline(always)]
-    pub(crate) fn is_steady_inside(&self, key: &InsideKey, generation: u8) -> bool {
-        let remote_inside =
-            key.remote_inside | (TcpState::Established as u64) << 48 | u64::from(generation) << GENERATION_SHIFT;
-        ((self.internal ^ key.internal) | (self.remote_inside ^ remote_inside) | self.life & HAIRPIN) == 0
+    pub(crate) fn is_steady_inside(&self, key: &InsideKey) -> bool {
+        let remote_inside = key.remote_inside | (TcpState::Established as u64) << 48;
+        let differs = (self.remote_inside ^ remote_inside) & !(0xff << GENERATION_SHIFT);
+        ((self.internal ^ key.internal) | differs | self.life & HAIRPIN) == 0
     }
 
+    /// As [`Flow::is_steady_inside`].
     #[inline(always)]
-    pub(crate) fn is_steady_outside(&self, key: &OutsideKey, generation: u8) -> bool {
-        let state = (self.remote_inside >> 48) as u16 == TcpState::Established as u16 | u16::from(generation) << 8;
+    pub(crate) fn is_steady_outside(&self, key: &OutsideKey) -> bool {
+        let state = (self.remote_inside >> 48) as u8 == TcpState::Established as u8;
         self.is_in_use() && state && !self.is_hairpin() && self.outside_key() == *key
     }
 

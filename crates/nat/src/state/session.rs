@@ -20,9 +20,11 @@ use crate::time::Instant;
 use crate::types::Side;
 use crate::upkeep::looked_over::LookedOver;
 
+const HASHED_BY_ADDRESS: u8 = 1 << 0;
 const FROM_OUTSIDE: u8 = 1 << 1;
 const HAIRPIN: u8 = 1 << 2;
-const HASHED_BY_ADDRESS: u8 = 1 << 3;
+/// From this bit on: generation of filters that permits both directions; 0 for none.
+const GENERATION_SHIFT: u32 = 3;
 
 #[derive(FromZeros)]
 #[repr(C, align(16))]
@@ -69,6 +71,14 @@ impl Session {
 
     pub(crate) fn is_hold(&self) -> bool {
         self.remote_address == HOLD_REMOTE
+    }
+
+    pub(crate) fn filter_generation(&self) -> u8 {
+        self.flags >> GENERATION_SHIFT
+    }
+
+    pub(crate) fn set_filter_generation(&mut self, generation: u8) {
+        self.flags = self.flags & ((1 << GENERATION_SHIFT) - 1) | generation << GENERATION_SHIFT;
     }
 
     fn hashed_by(&self) -> HashedBy {

@@ -351,14 +351,18 @@ impl<'a> View<'a> {
             self.state.find_session(index, remote.address, remote.port, by(), now)
         };
         let key = RuleKey::of_flow(&mapping.key(), remote.not_redirected());
-        let is_settled = is_usual && mapping.session_generation() == self.policy.filter_generation();
-        if is_settled {
+        let has_passed = match found {
+            None => false,
+            Some(SessionRef::Inline) if !is_usual => false,
+            Some(session) => self.state.filter_generation(index, session) == self.policy.filter_generation(),
+        };
+        if has_passed {
             self.report_filter(false, &key, report);
         } else {
             let opens = found.is_none() && self.snapshot.filters.logs();
             judged.insert(self.judge(false, key, opens, report)).check()?;
         }
-        if !(is_settled || is_usual && self.has_kept_way(index)) {
+        if !(is_usual && (has_passed || self.has_kept_way(index))) {
             self.check_stranger(packet)?;
         }
         let towards = Facing::inside(mapping.realm());

@@ -393,7 +393,13 @@ impl View<'_> {
             self.state.find_session(index, remote.address, remote.port, by, *now)
         });
         let rule_key = RuleKey::of_flow(key, remote);
-        judged.insert(self.judge(true, rule_key, session.is_none(), report)).check()?;
+        match (alive, session) {
+            (Some(mapping), Some(session @ SessionRef::Extra(_))) => {
+                let generation = self.state.filter_generation(mapping, session);
+                self.judge_anew(generation, rule_key, judged, report)?;
+            }
+            _ => judged.insert(self.judge(true, rule_key, session.is_none(), report)).check()?,
+        }
         let mut question =
             Question { hairpin, target, is_balanced, answers, alive, session, ruling: Ruling::DEFAULT, shares: None };
         // Rules apply only to what is opened.

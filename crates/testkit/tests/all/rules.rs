@@ -518,6 +518,37 @@ fn a_filter_counts_the_first_packet_of_a_session() {
 }
 
 #[test]
+fn a_filter_counts_the_first_packet_of_a_further_session() {
+    let elsewhere = |settings: Settings| settings.filter(to(E2), FilterAction::Deny);
+    let permitting = settings().filter(to(E1), FilterAction::Permit);
+    for workers in [1, 3] {
+        let mut bed = Bed::new(permitting.clone()).workers(workers).steering(Steering::Random);
+        let exchange = |bed: &mut Bed, port: u16| {
+            let external = bed.open_udp(at(I1, 5_000), at(E1, port));
+            assert!(bed.udp_reaches(at(E1, port), external, at(I1, 5_000)));
+        };
+        for (sessions, port) in (1..).zip(443..446) {
+            for _ in 0..3 {
+                exchange(&mut bed, port);
+                assert_eq!(filter_hits(&bed), [sessions], "with {workers} workers");
+            }
+        }
+        assert_eq!(bed.mappings().len(), 1, "the sessions have one mapping");
+        // Asked once more about each.
+        bed.reload(elsewhere(permitting.clone()));
+        for _ in 0..3 {
+            (443..446).for_each(|port| exchange(&mut bed, port));
+        }
+        assert_eq!(filter_hits(&bed), [6, 0], "with {workers} workers");
+        bed.reload(settings().filter(to(E1), FilterAction::Deny));
+        for port in 443..446 {
+            bed.inside(&build::udp(at(I1, 5_000), at(E1, port)).build());
+        }
+        assert_eq!((filter_hits(&bed), bed.count(Verdict::DeniedByFilter)), (vec![3], 3), "with {workers} workers");
+    }
+}
+
+#[test]
 fn hits_outlive_reloads_as_long_as_their_rule_stands_somewhere() {
     let ssh = Match { protocol: Some(6), destination_ports: PortRange::one(22), ..Match::ALL };
     let filter = |port| FilterRule {

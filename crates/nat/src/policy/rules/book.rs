@@ -234,12 +234,12 @@ pub(crate) struct Permits {
     pub(crate) out: bool,
     pub(crate) back: bool,
     pub(crate) is_logged: bool,
-    /// Position of the filter that decides about packets from inside.
-    pub(crate) by: Option<u32>,
+    /// Positions of the filters that decide about packets from inside and from outside.
+    pub(crate) by: [Option<u32>; 2],
 }
 
 impl Permits {
-    pub(crate) const ALL: Permits = Permits { out: true, back: true, is_logged: false, by: None };
+    pub(crate) const ALL: Permits = Permits { out: true, back: true, is_logged: false, by: [None; 2] };
 }
 
 /// Filter generations are 1 to this, 0 for none. Records have room for one more, which never
@@ -345,13 +345,9 @@ impl FilterBook {
         self.filters.is_empty()
     }
 
+    #[inline]
     pub(crate) fn permits(&self, key: &RuleKey) -> Permits {
-        let permits =
-            |found: Option<(usize, &FilterRule)>| found.is_none_or(|(_, filter)| filter.action == FilterAction::Permit);
-        let out = self.found(&self.out, key);
-        let is_logged = out.is_some_and(|(_, filter)| filter.log);
-        let by = out.map(|(position, _)| position as u32);
-        Permits { out: permits(out), back: permits(self.found(&self.back, key)), is_logged, by }
+        self.permits_of([&self.out, &self.back].map(|(set, _)| set.lookup(key)))
     }
 
     pub(crate) fn permits_burst(&self, keys: &[RuleKey], permits: &mut [Permits]) {
@@ -362,21 +358,26 @@ impl FilterBook {
         for ((set, _), found) in [&self.out, &self.back].into_iter().zip(&mut found) {
             set.lookup_burst(keys, found);
         }
+        for ((permits, out), back) in permits.iter_mut().zip(found[0]).zip(found[1]).take(keys.len()) {
+            *permits = self.permits_of([out, back]);
+        }
+    }
+
+    /// By what the two sets have found.
+    #[inline]
+    fn permits_of(&self, [out, back]: [Option<RuleId>; 2]) -> Permits {
         let position = |(_, positions): &(RuleSet, Vec<u32>), found: Option<RuleId>| {
             found.and_then(|rule| positions.get(rule.index())).copied()
         };
-        let filter = |position: Option<u32>| position.and_then(|position| self.filters.get(position as usize));
-        let is_permitted =
-            |filter: Option<&FilterRule>| filter.is_none_or(|filter| filter.action == FilterAction::Permit);
-        for ((permits, out), back) in permits.iter_mut().zip(found[0]).zip(found[1]).take(keys.len()) {
-            let by = position(&self.out, out);
-            *permits = Permits {
-                out: is_permitted(filter(by)),
-                back: is_permitted(filter(position(&self.back, back))),
-                is_logged: filter(by).is_some_and(|filter| filter.log),
-                by,
-            };
-        }
+        let by = [position(&self.out, out), position(&self.back, back)];
+        let [out, back] = by.map(|position| self.filter(position?));
+        let permits = |filter: Option<&FilterRule>| filter.is_none_or(|filter| filter.action == FilterAction::Permit);
+        Permits { out: permits(out), back: permits(back), is_logged: out.is_some_and(|filter| filter.log), by }
+    }
+
+    #[inline]
+    pub(crate) fn filter(&self, position: u32) -> Option<&FilterRule> {
+        self.filters.get(position as usize)
     }
 
     pub(crate) fn deciding(&self, is_out: bool, key: &RuleKey) -> Option<(usize, &FilterRule)> {

@@ -96,19 +96,21 @@ impl PacketPath {
         realm: RealmId,
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
-        let generation = self.ledger.policy.generations.current();
         if self.ledger.policy.lifetimes.own(protocol(kind), be16::<22>(header)).is_some() {
             return None;
         }
         let key = inside_key(header, kind, realm);
         let flow = self.ledger.state.flows.get(index);
         let (remote_inside, remote_outside) = (flow.remote_inside(), flow.remote_outside());
-        if !flow.is_steady_inside(&key, generation) || flow.expires() <= clock.due[usize::from(is_tcp)] {
+        if !flow.is_steady_inside(&key) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
         let cache = &mut self.ledger.route_cache;
         let egress =
             self.ledger.shared.steady_out(cache, remote_outside.address, be32::<12>(header), be16::<2>(header))?;
+        if !self.passes_by_flow(index, true) {
+            return None;
+        }
         let flow = self.ledger.state.flows.get_mut(index);
         flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);
         flow.tracker.observe_ack(Side::Inside, &segment(header), is_tcp);
@@ -131,10 +133,9 @@ impl PacketPath {
         index: u32,
     ) -> Option<Egress> {
         let is_tcp = kind.is_tcp();
-        let generation = self.ledger.policy.generations.current();
         let key = outside_key(header, kind);
         let flow = self.ledger.state.flows.get(index);
-        if !flow.is_steady_outside(&key, generation) || flow.expires() <= clock.due[usize::from(is_tcp)] {
+        if !flow.is_steady_outside(&key) || flow.expires() <= clock.due[usize::from(is_tcp)] {
             return None;
         }
         let (realm, (host, port), remote_inside) = (flow.realm(), flow.internal(), flow.remote_inside());
@@ -143,6 +144,9 @@ impl PacketPath {
         }
         let cache = &mut self.ledger.route_cache;
         let egress = self.ledger.shared.steady_in(cache, realm, host.0, be16::<2>(header))?;
+        if !self.passes_by_flow(index, false) {
+            return None;
+        }
         let flow = self.ledger.state.flows.get_mut(index);
         if self.ledger.policy.timers.inbound_refresh[usize::from(is_tcp)] {
             flow.refresh(TcpState::Established, clock.end[usize::from(is_tcp)]);

@@ -39,6 +39,7 @@ use crate::shard::burst::first_packet::Wanted;
 use crate::shard::edge::HostPackets;
 use crate::shard::packet::PacketPath;
 use crate::state::mapping::InternalKey;
+use crate::state::mapping::Mapping;
 use crate::state::mapping::steady_remote;
 use crate::state::tcp;
 use crate::steps::opening::Drawn;
@@ -434,8 +435,9 @@ impl PacketPath {
         header: &[u8; HEADERS],
         kind: Kind,
         record: u32,
-        Outgoing { internal, destination, length }: Outgoing,
+        outgoing: Outgoing,
     ) -> Option<(Egress, (u32, u16))> {
+        let Outgoing { internal, destination, length } = outgoing;
         let is_tcp = kind.is_tcp();
         let cache = &mut self.ledger.route_cache;
         let egress = self.ledger.shared.steady_out(cache, destination, internal as u32, length)?;
@@ -444,11 +446,10 @@ impl PacketPath {
         let differs = mapping.differs_outbound(internal, steady_remote(destination, be16::<22>(header), generation));
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
         if (differs != 0) | is_due {
-            return None;
+            let external = self.refresh_out_anew(clock, header, kind, record, outgoing)?;
+            return Some((egress, external));
         }
-        mapping.extend_session(clock.end[usize::from(is_tcp)]);
-        mapping.tracker.observe_ack(Side::Inside, &segment_of(header, length), is_tcp);
-        Some((egress, (mapping.external_address, mapping.external_port())))
+        Some((egress, refreshed_out(mapping, clock, header, is_tcp, length)))
     }
 
     /// None if the packet cannot be fragmented and keeps its own.
@@ -494,16 +495,39 @@ impl PacketPath {
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
         let (realm, address, port) = (mapping.realm(), mapping.internal_address(), mapping.internal_port());
         if (differs != 0) | is_due {
-            return None;
+            return self.refresh_in_anew(clock, header, kind, record);
         }
         let egress = self.ledger.shared.steady_in(&mut self.ledger.route_cache, realm, address.0, be16::<2>(header))?;
-        mapping.extend_session_if(
-            self.ledger.policy.timers.inbound_refresh[usize::from(is_tcp)],
-            clock.end[usize::from(is_tcp)],
-        );
-        mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
+        let inbound_refresh = self.ledger.policy.timers.inbound_refresh;
+        refreshed_in(mapping, clock, header, is_tcp, inbound_refresh);
         Some((egress, (address.0, port)))
     }
+}
+
+/// The external endpoint.
+#[inline(always)]
+pub(in crate::shard) fn refreshed_out(
+    mapping: &mut Mapping,
+    clock: &SteadyClock,
+    header: &[u8; HEADERS],
+    is_tcp: bool,
+    length: u16,
+) -> (u32, u16) {
+    mapping.extend_session(clock.end[usize::from(is_tcp)]);
+    mapping.tracker.observe_ack(Side::Inside, &segment_of(header, length), is_tcp);
+    (mapping.external_address, mapping.external_port())
+}
+
+#[inline(always)]
+pub(in crate::shard) fn refreshed_in(
+    mapping: &mut Mapping,
+    clock: &SteadyClock,
+    header: &[u8; HEADERS],
+    is_tcp: bool,
+    inbound_refresh: [bool; 2],
+) {
+    mapping.extend_session_if(inbound_refresh[usize::from(is_tcp)], clock.end[usize::from(is_tcp)]);
+    mapping.tracker.observe_ack(Side::Outside, &segment(header), is_tcp);
 }
 
 #[inline(always)]

@@ -51,20 +51,23 @@ impl PacketPath {
     /// A filter with `log` records each refusal, and each permitted session once (`opens`).
     #[inline]
     pub(in crate::shard) fn note_judged(&mut self, now: Instant, judged: &Judged) {
-        let filters = &self.ledger.shared.filters;
-        if filters.is_empty() {
-            return;
-        }
-        if let Some((position, filter)) = filters.deciding(judged.is_out, &judged.key) {
-            filters.count(self.ledger.worker, position);
-            if filter.log && (judged.opens || !judged.passes()) {
-                self.note_filter(now, judged, position);
-            }
+        let Some(position) = self.count_judged(judged) else { return };
+        let logs = self.ledger.shared.filters.filter(position).is_some_and(|filter| filter.log);
+        if logs && (judged.opens || !judged.passes()) {
+            self.note_filter(now, judged, position);
         }
     }
 
+    /// The filter that decided.
+    #[inline]
+    pub(in crate::shard) fn count_judged(&self, judged: &Judged) -> Option<u32> {
+        let position = judged.permits.by[usize::from(!judged.is_out)]?;
+        self.ledger.shared.filters.count(self.ledger.worker, position as usize);
+        Some(position)
+    }
+
     #[cold]
-    fn note_filter(&mut self, now: Instant, judged: &Judged, position: usize) {
+    fn note_filter(&mut self, now: Instant, judged: &Judged, position: u32) {
         let key = &judged.key;
         let kind = if judged.passes() { EventKind::FilterPermitted } else { EventKind::FilterDenied };
         let subscriber = self.ledger.named(now, key.realm(), judged.internal.into());
@@ -77,7 +80,7 @@ impl PacketPath {
             protocol: Protocol::from_number(key.protocol()),
             first_port: u16::from(key.protocol()),
             last_port: self.ledger.shared.short_generation(),
-            amount: position as u32,
+            amount: position,
             ..Event::new(kind, now).because(if judged.is_out { Cause::Outbound } else { Cause::Inbound })
         };
         self.ledger.events.note_filter(event, self.ledger.shared.settings().events.filter_events_per_second);
@@ -89,15 +92,15 @@ impl PacketPath {
         }
     }
 
-    /// Only a mapping's first session has a generation. Without one, each of its packets is decided
-    /// about in full.
     #[inline]
     pub(in crate::shard) fn note_permitted(&mut self, index: u32, session: Option<SessionRef>, permits: Permits) {
-        if session == Some(SessionRef::Inline)
-            && self.view().has_kept_way(index)
-            && let Some(generation) = self.ledger.policy.generations.to_give(permits)
-        {
-            self.ledger.state.mappings.get_mut(index).set_session_generation(generation);
+        let Some(generation) = self.ledger.policy.generations.to_give(permits) else { return };
+        match session {
+            Some(SessionRef::Inline) if self.view().has_kept_way(index) => {
+                self.ledger.state.mappings.get_mut(index).set_session_generation(generation);
+            }
+            Some(SessionRef::Extra(slot)) => self.ledger.state.sessions.get_mut(slot).set_filter_generation(generation),
+            Some(SessionRef::Inline | SessionRef::Flow(_)) | None => {}
         }
     }
 
@@ -139,7 +142,7 @@ impl PacketPath {
         filters.permits_burst(&keys[..count], &mut permits);
         for ((i, ruling), permits) in packets[..count].iter().zip(rulings).zip(permits) {
             scratch.ruling[*i] = ruling;
-            scratch.filter[*i] = permits.by;
+            scratch.filter[*i] = permits.by[0];
             // The general way applies other rules, and drops and logs by filters.
             let is_translated =
                 matches!(ruling.action, RuleAction::Translate { mapping: MappingKind::EndpointIndependent, .. });

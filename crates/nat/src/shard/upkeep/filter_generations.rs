@@ -27,6 +27,16 @@ impl Ledger {
             }
             return;
         }
+        let sessions = generations.next_sessions(RECORDS_PER_CALL_MAX, self.state.sessions.walk_end());
+        if !sessions.is_empty() {
+            for slot in sessions {
+                let session = self.state.sessions.get_mut(slot);
+                if session.filter_generation() != current {
+                    session.set_filter_generation(0);
+                }
+            }
+            return;
+        }
         for index in generations.next_flows(RECORDS_PER_CALL_MAX, self.state.flows.walk_end()) {
             let flow = self.state.flows.get_mut(index);
             if flow.is_in_use() && flow.filter_generation() != current {

@@ -195,11 +195,18 @@ impl Side2 {
         self.shard.adopt(&mut next);
     }
 
+    /// Of the rules and of the filters.
+    fn hits(&self) -> (Vec<u64>, Vec<u64>) {
+        let (rules, filters) = (self.shard.shared().rules(), self.shard.shared().filters());
+        let of_rules = (0..rules.set().len()).filter_map(|position| rules.at(position)).map(|(_, _, hits)| hits);
+        (of_rules.collect(), (0..filters.len()).filter_map(|at| filters.at(at)).map(|(_, hits)| hits).collect())
+    }
+
     fn state(&self, now: Instant) -> (Counters, String) {
         let (mut mappings, mut sessions) = (Query::all(Filter::default()), Query::all(Filter::default()));
         self.shard.view().mappings_page(now, &mut mappings);
         self.shard.view().sessions_page(now, &mut sessions);
-        (self.shard.counters().clone(), format!("{:?} {:?}", mappings.records, sessions.records))
+        (self.shard.counters().clone(), format!("{:?} {:?} {:?}", mappings.records, sessions.records, self.hits()))
     }
 }
 
@@ -461,6 +468,52 @@ fn a_generation_permits_nothing_after_it_wraps() {
         assert_eq!(send(&mut side, None).0, Some(Verdict::Outbound));
         assert_eq!(send(&mut side, Some(external)).0, Some(Verdict::Inbound));
         assert_eq!(side.shard.path.short_ways, before + 2);
+    }
+}
+
+/// Also those that filters permit one way only, about which they are asked each time.
+#[test]
+fn packets_take_the_short_way_after_filters_change() {
+    let filter = |last, action, out, back| FilterRule {
+        matches: Match { destination: Prefix::host([198, 51, 100, last].into()), ..Match::ALL },
+        action,
+        out,
+        back,
+        log: false,
+    };
+    let elsewhere = filter(99, FilterAction::Deny, true, true);
+    let both_ways = filter(1, FilterAction::Permit, true, true);
+    let out_only = [filter(1, FilterAction::Permit, true, false), filter(1, FilterAction::Deny, false, true)];
+    let (inside, remote) = (build::endpoint([100, 64, 0, 10], 5_000), build::endpoint([198, 51, 100, 1], 80));
+    for settings in [settings(), with_flows()] {
+        let mut side = Side2::new(&settings, false);
+        let send = |side: &mut Side2, external: Option<SocketAddrV4>| {
+            let (from, source, destination) =
+                external.map_or((Side::Inside, inside, remote), |external| (Side::Outside, remote, external));
+            let bytes = build::udp(source, destination).payload_length(20).build();
+            let before = side.shard.path.short_ways;
+            let meta = PacketMeta { ingress: InterfaceId(from as u16), ..PacketMeta::default() };
+            let (bytes, _, verdict) = side.process(Instant::ORIGIN, &[(meta, bytes)]).remove(0);
+            (verdict, side.shard.path.short_ways - before, bytes)
+        };
+        let (_, _, sent) = send(&mut side, None);
+        let port = u16::from_be_bytes([sent[20], sent[21]]);
+        let external = Some(build::endpoint([sent[12], sent[13], sent[14], sent[15]], port));
+        send(&mut side, external);
+        let mut expect = |filters: &[FilterRule], answers: (Verdict, u64), hits: &[u64]| {
+            side.change_filters(filters, Instant::ORIGIN);
+            for _ in 0..3 {
+                let (verdict, short_ways, _) = send(&mut side, None);
+                assert_eq!((verdict, short_ways), (Some(Verdict::Outbound), 1), "under {filters:?}");
+                let (verdict, short_ways, _) = send(&mut side, external);
+                assert_eq!((verdict, short_ways), (Some(answers.0), answers.1), "under {filters:?}");
+            }
+            assert_eq!(side.hits().1, hits, "of {filters:?}");
+        };
+        expect(&[elsewhere], (Verdict::Inbound, 1), &[0]);
+        expect(&[both_ways, elsewhere], (Verdict::Inbound, 1), &[1, 0]);
+        expect(&out_only, (Verdict::DeniedByFilter, 0), &[3, 3]);
+        expect(&[], (Verdict::Inbound, 1), &[]);
     }
 }
 
