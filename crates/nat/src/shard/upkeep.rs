@@ -43,7 +43,7 @@ impl Ledger {
         if self.worker == WorkerId(0) {
             self.shared.free_removed_forwards(now, &mut self.upkeep.removed_forwards);
         }
-        self.sweep_filter_generations();
+        self.sweep_filter_generations(elapsed);
         self.watch(now);
         self.log_existing_state(now, elapsed);
     }

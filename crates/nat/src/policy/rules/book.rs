@@ -252,6 +252,8 @@ pub struct FilterBook {
     filters: Vec<FilterRule>,
     out: (RuleSet, Vec<u32>),
     back: (RuleSet, Vec<u32>),
+    /// Both sets are the same: one search answers for both.
+    is_one_set: bool,
     hits: Arc<Hits>,
     generation: u8,
     /// The latest generation that a worker may have adopted, over all snapshots of the instance.
@@ -289,6 +291,7 @@ impl FilterBook {
         };
         let adopted = before.map(|before| Arc::clone(&before.adopted));
         Ok(FilterBook {
+            is_one_set: filters.iter().all(|filter| filter.out == filter.back),
             out: unchanged.map_or_else(|| of(|filter| filter.out), |before| Ok(before.out.clone()))?,
             back: unchanged.map_or_else(|| of(|filter| filter.back), |before| Ok(before.back.clone()))?,
             logs: filters.iter().any(|filter| filter.log),
@@ -347,18 +350,22 @@ impl FilterBook {
 
     #[inline]
     pub(crate) fn permits(&self, key: &RuleKey) -> Permits {
-        self.permits_of([&self.out, &self.back].map(|(set, _)| set.lookup(key)))
+        let out = self.out.0.lookup(key);
+        self.permits_of([out, if self.is_one_set { out } else { self.back.0.lookup(key) }])
     }
 
     pub(crate) fn permits_burst(&self, keys: &[RuleKey], permits: &mut [Permits]) {
         if self.is_empty() {
             return;
         }
-        let mut found = [[None; BURST_MAX]; 2];
-        for ((set, _), found) in [&self.out, &self.back].into_iter().zip(&mut found) {
-            set.lookup_burst(keys, found);
+        let (mut out, mut back) = ([None; BURST_MAX], [None; BURST_MAX]);
+        self.out.0.lookup_burst(keys, &mut out);
+        if self.is_one_set {
+            back = out;
+        } else {
+            self.back.0.lookup_burst(keys, &mut back);
         }
-        for ((permits, out), back) in permits.iter_mut().zip(found[0]).zip(found[1]).take(keys.len()) {
+        for ((permits, out), back) in permits.iter_mut().zip(out).zip(back).take(keys.len()) {
             *permits = self.permits_of([out, back]);
         }
     }
