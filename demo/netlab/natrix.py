@@ -38,11 +38,12 @@ DRIVERS = {
 
 
 def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=None, timeouts=None, port_control=None,
-              gateways=None, forwards=(), more="", addresses=(), kernel=False, has_default=True):  # fmt: skip
+              gateways=None, forwards=(), more="", addresses=(), kernel=False, has_default=True, tables=""):  # fmt: skip
     """The demo's configuration with other drivers, and with differences as a test wants them; `more` comes at its end.
 
     `addresses` are further addresses: each is added to the list with this one. `kernel` gives each port a device;
-    without `has_default`, the default route is left to a routing daemon.
+    without `has_default`, the default route is left to a routing daemon. `tables` is the section of that name, unless
+    `more` has one.
     """
     text = DEMO_CONFIGURATION.read_text()
 
@@ -61,6 +62,8 @@ def configure(socket_path, driver, filtering=None, inside_mtu=None, outside_mtu=
     # then it cannot start.
     if "[dpdk]" not in more:
         replace("[control]\n", '[dpdk]\nhugepages = "off"\n\n[control]\n')
+    if "[tables]" not in more:
+        replace("[control]\n", f"{tables}\n[control]\n")
     # Each has an audit log of its own.
     audit = Path(socket_path).with_suffix(".audit.jsonl")
     replace(f'socket = "{_SOCKET_IN_DEMO}"\n', f'socket = "{socket_path}"\naudit = "{audit}"\n')
@@ -117,6 +120,8 @@ class Natrix:
         self.driver = driver or default_driver()
         self.daemon = None
         self.network = None
+        # Its section [tables], unless a configuration has one.
+        self.tables = ""
 
     def start(self, network, driver=None, **differences):
         """Starts it with the demo's configuration and these differences; returns when it is ready for traffic."""
@@ -128,7 +133,7 @@ class Natrix:
         self.configuration = network.state.directory / "natrix.toml"
         if self.has_page:
             differences["more"] = differences.get("more", "") + PAGE + self._users() + self._snmp()
-        self.configuration.write_text(configure(self.socket, self.driver, **differences))
+        self.configuration.write_text(configure(self.socket, self.driver, tables=self.tables, **differences))
         status, out, err = network.nat.run([self.binary, "check", "-c", self.configuration])
         if status != 0:
             raise process.CommandFailed(f"natrix check: {err.strip() or out.strip()}")

@@ -104,7 +104,9 @@ def make_dut(options):
         return Netfilter()
     from netlab.natrix import Natrix
 
-    return Natrix(options.natrix)
+    dut = Natrix(options.natrix)
+    dut.tables = setups.TABLES
+    return dut
 
 
 def watch_for_leaks(network):

@@ -8,6 +8,14 @@ from pathlib import Path
 
 from netlab import transition
 
+# A fifth of the usual sizes: the kernel clears the memory of all tables at each of the many starts.
+TABLES = """
+[tables]
+mappings = 200_000
+extra_sessions = 100_000
+subscribers = 20_000
+"""
+
 SHORT_SECONDS = 3
 # Where one setup keeps what port control granted.
 GRANTS = f"{tempfile.gettempdir()}/natrix-test-grants-{os.getpid()}"
@@ -59,9 +67,7 @@ DRAIN_SECONDS = 8
 
 def balanced(servers):
     targets = ", ".join(f'"{address}:80 weight {weight}"' for address, weight in servers.items())
-    return f"""
-[tables]
-flows = 10_000
+    return f"""{TABLES}flows = 10_000
 
 [reload]
 drain_time = "{DRAIN_SECONDS} s"

@@ -20,7 +20,8 @@ def service(n, name, log, before=""):
     expect_equal(n.dut.stop(), None, "end of the instance before")
     with tempfile.TemporaryDirectory(prefix="natrix-log-") as folder:
         configuration = Path(folder) / "natrix.toml"
-        configuration.write_text(configure(f"{folder}/control.sock", n.dut.driver, more=f"\n[log]\n{log}\n"))
+        text = configure(f"{folder}/control.sock", n.dut.driver, tables=n.dut.tables, more=f"\n[log]\n{log}\n")
+        configuration.write_text(text)
         # As systemd says which stream is its journal's.
         path = n.state.directory / f"{n.nat.name}-{name}.log"
         path.touch()

@@ -50,7 +50,7 @@ def of_unit(key):
 def configuration(n):
     # AF_XDP needs CAP_SYS_ADMIN, which af-xdp.conf adds.
     driver = "af_packet" if n.dut.driver == "af_xdp" else n.dut.driver
-    text = configure("/run/natrix/control.sock", driver, more=HTTP + STORE)
+    text = configure("/run/natrix/control.sock", driver, tables=n.dut.tables, more=HTTP + STORE)
     # The audit log stays where the package has it.
     return re.sub(r'^audit = .*\n', "", text, flags=re.MULTILINE), driver
 
