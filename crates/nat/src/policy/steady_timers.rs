@@ -23,6 +23,13 @@ pub(crate) struct SteadyClock {
     pub(crate) due: [Instant; 2],
 }
 
+impl SteadyClock {
+    /// UDP sessions have no margin.
+    pub(crate) fn now(&self) -> Instant {
+        self.due[0]
+    }
+}
+
 impl SteadyTimers {
     pub(crate) fn new(timeouts: &Timeouts, inbound_refresh: bool) -> SteadyTimers {
         SteadyTimers {

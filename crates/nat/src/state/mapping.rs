@@ -292,6 +292,12 @@ impl Mapping {
         external | u64::from(kind) | (self.remote ^ remote) & REMOTE_MASK
     }
 
+    /// In use, with this external endpoint.
+    pub(crate) fn is_at_outside(&self, protocol: u8, address: u32, port: u16) -> bool {
+        self.kind() & (PROTOCOL | IN_USE) == protocol | IN_USE
+            && (self.external_address, self.external_port()) == (address, port)
+    }
+
     #[inline]
     pub(crate) fn protocol(&self) -> Protocol {
         match self.kind() & PROTOCOL {

@@ -343,26 +343,29 @@ impl<'a> View<'a> {
         self.report_port_awaited(packet, index, report);
         let remote = packet.remote(protocol);
         let by = || self.pool_of_mapping(index).map_or(HashedBy::Endpoint, |compiled| hashed_by(compiled, protocol));
-        let is_usual = mapping.session_matches(remote.address, remote.port, now)
-            && mapping.session_is_hairpin() == (via == Via::Hairpin);
-        let found = if is_usual {
+        let is_way = |is_hairpin: bool| is_hairpin == (via == Via::Hairpin);
+        let is_first =
+            mapping.session_matches(remote.address, remote.port, now) && is_way(mapping.session_is_hairpin());
+        let found = if is_first {
             Some(SessionRef::Inline)
         } else {
             self.state.find_session(index, remote.address, remote.port, by(), now)
         };
         let key = RuleKey::of_flow(&mapping.key(), remote.not_redirected());
-        let has_passed = match found {
-            None => false,
-            Some(SessionRef::Inline) if !is_usual => false,
-            Some(session) => self.state.filter_generation(index, session) == self.policy.filter_generation(),
+        let is_usual = match found {
+            Some(SessionRef::Extra(slot)) => is_way(self.state.sessions.get(slot).is_hairpin()),
+            _ => is_first,
         };
+        let has_passed = found.is_some_and(|session| {
+            is_usual && self.state.filter_generation(index, session) == self.policy.filter_generation()
+        });
         if has_passed {
             self.report_filter(false, &key, report);
         } else {
             let opens = found.is_none() && self.snapshot.filters.logs();
             judged.insert(self.judge(false, key, opens, report)).check()?;
         }
-        if !(is_usual && (has_passed || self.has_kept_way(index))) {
+        if !(has_passed || is_first && self.has_kept_way(index, SessionRef::Inline)) {
             self.check_stranger(packet)?;
         }
         let towards = Facing::inside(mapping.realm());

@@ -261,7 +261,7 @@ impl View<'_> {
         let remote = packet.remote();
         let is_first = |mapping: &u32| {
             self.state.mappings.get(*mapping).session_matches(remote.address, remote.port, now)
-                && self.has_kept_way(*mapping)
+                && self.has_kept_way(*mapping, SessionRef::Inline)
         };
         match found.filter(is_first) {
             Some(mapping) if parsed.class != Class::IcmpReply => {
@@ -274,14 +274,21 @@ impl View<'_> {
         }
     }
 
-    /// False if the remote address of the mapping's first session has become one of Natrix since
-    /// the session was opened, or is no longer one.
+    /// False if the remote address of the mapping's session has become one of Natrix since the
+    /// session was opened, or is no longer one.
     #[inline]
-    pub(crate) fn has_kept_way(&self, mapping: u32) -> bool {
-        let mapping = self.state.mappings.get(mapping);
-        match self.local_to(Facing::inside(mapping.realm()), mapping.remote_address()) {
-            Some(local) => mapping.session_is_hairpin() && local.pool_address().is_some(),
-            None => !mapping.session_is_hairpin(),
+    pub(crate) fn has_kept_way(&self, mapping: u32, session: SessionRef) -> bool {
+        let record = self.state.mappings.get(mapping);
+        let (remote, is_hairpin) = match session {
+            SessionRef::Extra(slot) => {
+                let session = self.state.sessions.get(slot);
+                (session.remote_address, session.is_hairpin())
+            }
+            _ => (record.remote_address(), record.session_is_hairpin()),
+        };
+        match self.local_to(Facing::inside(record.realm()), remote) {
+            Some(local) => is_hairpin && local.pool_address().is_some(),
+            None => !is_hairpin,
         }
     }
 

@@ -124,7 +124,11 @@ mod tests {
         let shown = device("echo no such table >&2; exit 3").empty().unwrap_err().to_string();
         assert!(shown.contains("exit status: 3; no such table") && shown.contains("--empty-command"), "{shown}");
         // What it left running in the background is not waited for.
-        device("sleep 600 & true").empty().unwrap();
+        let number = std::env::temp_dir().join(format!("natrix-empty-{}", std::process::id()));
+        device(&format!("sleep 600 & echo $! >{}", number.display())).empty().unwrap();
+        let left = std::fs::read_to_string(&number).unwrap();
+        std::fs::remove_file(&number).unwrap();
+        assert!(Command::new("kill").arg(left.trim()).status().unwrap().success(), "it still runs");
     }
 
     #[test]

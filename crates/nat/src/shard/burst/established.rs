@@ -546,7 +546,7 @@ pub(in crate::shard) fn segment(header: &[u8; HEADERS]) -> tcp::Segment {
 
 /// Reads only the transport header.
 #[inline(always)]
-fn segment_of(header: &[u8; HEADERS], length: u16) -> tcp::Segment {
+pub(in crate::shard) fn segment_of(header: &[u8; HEADERS], length: u16) -> tcp::Segment {
     let headers = 20 + u32::from(header[32] >> 4) * 4;
     tcp::Segment {
         sequence: be32::<24>(header),

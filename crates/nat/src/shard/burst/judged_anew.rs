@@ -1,5 +1,6 @@
-//! Established sessions without the present generation of filters: the filters were last asked
-//! before a change, or permit one way only. `outbound` and `inbound` decide alike, more slowly.
+//! Usual packets of established sessions that are no first sessions judged under the present
+//! filters: the filters were last asked before a change, or permit one way only, or the session is
+//! a further one of its mapping. `outbound` and `inbound` decide alike, more slowly.
 
 use crate::headers::packet::Egress;
 use crate::headers::parse::HEADERS;
@@ -11,11 +12,18 @@ use crate::shard::burst::established::Kind;
 use crate::shard::burst::established::Outgoing;
 use crate::shard::burst::established::refreshed_in;
 use crate::shard::burst::established::refreshed_out;
+use crate::shard::burst::established::segment;
+use crate::shard::burst::established::segment_of;
 use crate::shard::packet::PacketPath;
 use crate::state::mapping::InternalKey;
+use crate::state::mapping::SessionRef;
 use crate::state::mapping::steady_remote;
+use crate::state::tcp::Segment;
+use crate::state::tcp::TcpState;
+use crate::steps::view::hashed_by;
 use crate::types::Protocol;
 use crate::types::RemoteInside;
+use crate::types::Side;
 
 impl PacketPath {
     /// After [`PacketPath::refresh_out`] found a difference. The external endpoint, or `None` if
@@ -32,9 +40,20 @@ impl PacketPath {
     ) -> Option<(u32, u16)> {
         let is_tcp = kind.is_tcp();
         let mapping = self.ledger.state.mappings.get(record);
-        let remote = steady_remote(destination, be16::<22>(header), mapping.session_generation());
+        let port = be16::<22>(header);
+        let remote = steady_remote(destination, port, mapping.session_generation());
+        if mapping.differs_outbound(internal, remote) != 0 {
+            let remote = RemoteInside { address: destination, port };
+            let is_elsewhere = || self.ledger.state.has_live_flow(mapping.key(), remote, clock.now());
+            if mapping.extra_count() == 0 || !mapping.matches(internal) || is_elsewhere() {
+                return None;
+            }
+            let external = (mapping.external_address, mapping.external_port());
+            let packet = (remote, segment_of(header, length));
+            return self.refresh_further(clock, record, packet, Side::Inside).then_some(external);
+        }
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
-        if mapping.differs_outbound(internal, remote) != 0 || is_due || !self.pass_anew(record, true) {
+        if is_due || !self.pass_anew(record, true) {
             return None;
         }
         Some(refreshed_out(self.ledger.state.mappings.get_mut(record), clock, header, is_tcp, length))
@@ -53,20 +72,59 @@ impl PacketPath {
         let is_tcp = kind.is_tcp();
         let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
         let mapping = self.ledger.state.mappings.get(record);
-        let remote = steady_remote(be32::<12>(header), be16::<20>(header), mapping.session_generation());
-        let differs = mapping.differs_inbound(protocol as u8, be32::<16>(header), be16::<22>(header), remote);
+        let remote = RemoteInside { address: be32::<12>(header), port: be16::<20>(header) };
+        let external = (be32::<16>(header), be16::<22>(header));
+        let word = steady_remote(remote.address, remote.port, mapping.session_generation());
+        let is_first = mapping.differs_inbound(protocol as u8, external.0, external.1, word) == 0;
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
-        let (realm, address, port) = (mapping.realm(), mapping.internal_address(), mapping.internal_port());
-        if differs != 0 || is_due {
+        let may_be_further = mapping.extra_count() > 0 && mapping.is_at_outside(protocol as u8, external.0, external.1);
+        if if is_first { is_due } else { !may_be_further } {
             return None;
         }
+        let (realm, address, port) = (mapping.realm(), mapping.internal_address(), mapping.internal_port());
         let egress = self.ledger.shared.steady_in(&mut self.ledger.route_cache, realm, address.0, be16::<2>(header))?;
+        if !is_first {
+            let packet = (remote, segment(header));
+            return self.refresh_further(clock, record, packet, Side::Outside).then_some((egress, (address.0, port)));
+        }
         if !self.pass_anew(record, false) {
             return None;
         }
         let inbound_refresh = self.ledger.policy.timers.inbound_refresh;
         refreshed_in(self.ledger.state.mappings.get_mut(record), clock, header, is_tcp, inbound_refresh);
         Some((egress, (address.0, port)))
+    }
+
+    /// False if the packet belongs to no established further session that filters permit both ways,
+    /// or if a gateway may read it. Nothing has changed then.
+    fn refresh_further(
+        &mut self,
+        clock: &SteadyClock,
+        record: u32,
+        (remote, segment): (RemoteInside, Segment),
+        from: Side,
+    ) -> bool {
+        let protocol = self.ledger.state.mappings.get(record).protocol();
+        let is_tcp = protocol == Protocol::Tcp;
+        let view = self.view();
+        let Some(pool) = view.pool_of_mapping(record).filter(|_| self.changed.is_none()) else { return false };
+        let (sessions, by) = (&self.ledger.state.sessions, hashed_by(pool, protocol));
+        let Some(slot) = sessions.find(record, remote.address, remote.port, by, clock.now()) else { return false };
+        let session = sessions.get(slot);
+        let is_usual = session.state() == TcpState::Established
+            && session.filter_generation() == self.ledger.policy.generations.current()
+            && session.expires() > clock.due[usize::from(is_tcp)]
+            && !session.is_hairpin()
+            && self.ledger.policy.lifetimes.own(protocol, remote.port).is_none();
+        if !is_usual {
+            return false;
+        }
+        if from == Side::Inside || self.ledger.policy.timers.inbound_refresh[usize::from(is_tcp)] {
+            let end = clock.end[usize::from(is_tcp)];
+            self.ledger.refresh(record, SessionRef::Extra(slot), TcpState::Established, end);
+        }
+        self.ledger.state.sessions.get_mut(slot).tracker.observe_ack(from, &segment, is_tcp);
+        true
     }
 
     /// False if the filters refuse. Nothing has changed then.
@@ -97,7 +155,7 @@ impl PacketPath {
     /// Asks the filters about the first session of a mapping. If they refuse, nothing has changed.
     fn pass_anew(&mut self, record: u32, is_out: bool) -> bool {
         let view = self.view();
-        if !view.has_kept_way(record) {
+        if !view.has_kept_way(record, SessionRef::Inline) {
             return false;
         }
         let mapping = self.ledger.state.mappings.get(record);

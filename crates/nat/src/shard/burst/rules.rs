@@ -95,12 +95,11 @@ impl PacketPath {
     #[inline]
     pub(in crate::shard) fn note_permitted(&mut self, index: u32, session: Option<SessionRef>, permits: Permits) {
         let Some(generation) = self.ledger.policy.generations.to_give(permits) else { return };
+        let Some(session) = session.filter(|session| self.view().has_kept_way(index, *session)) else { return };
         match session {
-            Some(SessionRef::Inline) if self.view().has_kept_way(index) => {
-                self.ledger.state.mappings.get_mut(index).set_session_generation(generation);
-            }
-            Some(SessionRef::Extra(slot)) => self.ledger.state.sessions.get_mut(slot).set_filter_generation(generation),
-            Some(SessionRef::Inline | SessionRef::Flow(_)) | None => {}
+            SessionRef::Inline => self.ledger.state.mappings.get_mut(index).set_session_generation(generation),
+            SessionRef::Extra(slot) => self.ledger.state.sessions.get_mut(slot).set_filter_generation(generation),
+            SessionRef::Flow(_) => {}
         }
     }
 

@@ -618,6 +618,47 @@ fn usual_packets_take_the_short_way() {
     assert_eq!(compare(&with(deterministic), &bursts), 40 + 1 + 3);
 }
 
+/// All but the first of each and the answers that establish TCP.
+#[test]
+fn packets_of_further_sessions_take_the_short_way() {
+    let usual = |inside, tcp, remote, flags| Spec {
+        inside,
+        tcp,
+        flow: 1,
+        remote,
+        flags,
+        payload: 10,
+        ttl: 64,
+        odd: 1,
+        sequence: 100,
+        pause: 0,
+        record: 0,
+    };
+    let mut bursts = Vec::new();
+    for remote in 0..3 {
+        bursts.push(vec![usual(true, true, remote, 0x02), usual(true, false, remote, 0)]);
+        bursts.push(vec![usual(false, true, remote, 0x12), usual(false, false, remote, 0)]);
+    }
+    let opening = compare(&settings(), &bursts);
+    for _ in 0..10 {
+        for remote in 0..3 {
+            bursts.push(vec![usual(true, true, remote, 0x10), usual(true, false, remote, 0)]);
+            bursts.push(vec![usual(false, true, remote, 0x10), usual(false, false, remote, 0)]);
+        }
+    }
+    assert_eq!(compare(&settings(), &bursts), opening + 3 * 40);
+    // The general way judges each of four once after a change in the middle.
+    let deny = FilterRule {
+        matches: Match { destination: Prefix::host([198, 51, 100, 99].into()), ..Match::ALL },
+        action: FilterAction::Deny,
+        out: true,
+        back: true,
+        log: false,
+    };
+    let changes: Vec<_> = (0..22).map(|third| if third < 11 { Vec::new() } else { vec![deny] }).collect();
+    assert_eq!(compare_under(&settings(), &changes, &bursts), opening + 3 * 40 - 4);
+}
+
 fn two_shards() -> (Shard, Shard, SocketAddrV4, SocketAddrV4) {
     let shared = Arc::new(Shared::new(settings(), 2).expect("settings are sound"));
     let shard = |worker| Shard::new(Arc::clone(&shared), WorkerId(worker), [1, 2, 3, 4]).expect("memory suffices");
