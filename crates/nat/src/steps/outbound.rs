@@ -390,16 +390,18 @@ impl View<'_> {
         let alive = found.filter(|index| self.state.is_alive(*index, *now));
         let is_answer = parsed.class == Class::IcmpReply;
         let answers = is_answer && alive.is_some() && self.static_mapping_of(key).is_some();
-        if is_answer && !answers {
-            // Queries from outside pass basic NAT but no NAPT, so no reply is due.
-            return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
-        }
         let remote = packet.remote();
         let session = alive.and_then(|index| {
             let by = hashed_by(self.pool_of_mapping(index)?, protocol);
             self.state.find_session(index, remote.address, remote.port, by, *now)
         });
         let rule_key = RuleKey::of_flow(key, remote);
+        // Queries from outside pass basic NAT and exempting rules but no NAPT, so no other reply is
+        // due.
+        let is_exempt = || session.is_none() && hairpin.is_none() && self.exempts(&rule_key);
+        if is_answer && !answers && !is_exempt() {
+            return Err(Ending::Drop(Verdict::IcmpTypeUnsupported));
+        }
         match (alive, session) {
             (Some(mapping), Some(session @ SessionRef::Extra(_))) => {
                 let generation = self.state.filter_generation(mapping, session);
@@ -449,6 +451,10 @@ impl View<'_> {
             return Err(Ending::Drop(Verdict::DestinationInvalid));
         }
         Ok(local.and_then(Local::pool_address))
+    }
+
+    fn exempts(&self, key: &RuleKey) -> bool {
+        self.ruling(*key).action == RuleAction::NoTranslation
     }
 
     fn rule<T: Report>(&self, key: &RuleKey, report: &mut T) -> Ruling {

@@ -1,5 +1,7 @@
 //! Decides about an ICMP error (RFC 5508 §4): the original form of the quoted packet, and its way.
 
+use core::net::Ipv4Addr;
+
 use crate::headers::icmp_quote;
 use crate::headers::icmp_quote::Quote;
 use crate::headers::icmp_quote::QuoteChange;
@@ -194,11 +196,13 @@ impl View<'_> {
             return hop.map(|hop| ErrorAct::Pass { hop }).ok_or(Verdict::IcmpQuoteNoMapping);
         };
         // RFC 5508 §4.2 REQ-5: the quote must show what the remote host sent. The error comes from
-        // the external address, so no inside address leaks (REQ-5c).
+        // the sender's own external address or else from the mapping's, so no inside address leaks
+        // (REQ-5c).
+        let own = self.snapshot.static_mappings.own_address(realm, HostNumber(parsed.source));
         let change = QuoteChange {
             source: remote,
             destination: external,
-            outer_source: external.address,
+            outer_source: own.map_or(external.address, Ipv4Addr::from_bits),
             outer_destination: remote.address,
             sequence,
         };

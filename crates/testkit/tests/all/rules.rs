@@ -87,6 +87,8 @@ fn what_a_rule_exempts_leaves_and_returns_as_it_is() {
         // A ping from outside reaches the inside host: nothing is translated.
         bed.outside(&build::echo_request(E1, I3, 7).build());
         assert_eq!(destination(&bed.only_inside()).ip(), &I3);
+        bed.inside(&build::echo_reply(I3, E1, 7).build());
+        assert_eq!(source(&bed.only_outside()).ip(), &I3);
         // In fragments, the last one first.
         let whole = build::udp(at(E1, 53), at(I1, 5000)).payload_length(4_000).build();
         for piece in build::fragment(&whole, 1_500).iter().rev() {
@@ -98,7 +100,11 @@ fn what_a_rule_exempts_leaves_and_returns_as_it_is() {
             (3, Some(at(I1, 5000)))
         );
         assert!(bed.mappings().is_empty() && bed.sessions().is_empty() && bed.subscribers().is_empty(), "no state");
-        assert_eq!(bed.count(Verdict::Passed), 10);
+        assert_eq!(bed.count(Verdict::Passed), 11);
+        // A reply to another host has no query that could have come in.
+        bed.inside(&build::echo_reply(I3, E2, 7).build());
+        bed.assert_silent();
+        assert_eq!(bed.count(Verdict::IcmpTypeUnsupported), 1);
         // Everybody else is translated, and nobody else comes in.
         let external = bed.open_udp(at(I1, 5000), at(E2, 53));
         assert!(POOL.contains(external.ip()));

@@ -242,9 +242,10 @@ impl Ledger {
         self.state.grants.get_mut(index).set_used();
     }
 
-    pub(in crate::shard) fn reserve_until(&mut self, index: u32, until: Instant) {
+    pub(in crate::shard) fn reserve_until(&mut self, now: Instant, index: u32, until: Instant) {
         self.state.grants.get_mut(index).reserve_until(until);
         self.keep_until(index, until);
+        self.note_grant(now, index);
     }
 
     /// Makes a grant again at the same external endpoint. Ignores quotas.

@@ -167,14 +167,14 @@ impl Ledger {
         if let Some(known) = known {
             let twin = self.state.grants.get(known);
             if twin.is_held_down() && twin.external() == grant.external() {
-                self.reserve_until(known, request.expires);
+                self.reserve_until(now, known, request.expires);
             }
             return;
         }
         let wish = Wish { address: Some(grant.external_address), port: grant.external_port };
         let twin = Request { key, suggested: Suggested::Only(wish), ..*request };
         if let Ok(index) = self.open_grant(now, &twin) {
-            self.reserve_until(index, twin.expires);
+            self.reserve_until(now, index, twin.expires);
         }
     }
 
@@ -201,7 +201,7 @@ impl Ledger {
         self.counters.grants_deleted += 1;
         if let Some(twin) = self.twin_of(&grant) {
             let until = self.state.grants.get(twin).expires().min(now + rest);
-            self.reserve_until(twin, until);
+            self.reserve_until(now, twin, until);
         }
     }
 

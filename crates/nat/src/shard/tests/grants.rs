@@ -329,6 +329,32 @@ fn a_grant_is_installed_elsewhere_as_it_was() {
     }
 }
 
+/// RFC 6886 §3.3: it leads nowhere, also after a restart.
+#[test]
+fn a_port_that_nat_pmp_reserves_is_no_grant_elsewhere() {
+    let (mut shard, mut other) = (with(|_| ()), with(|_| ()));
+    let (changes, mut taken) = mem::ring::channel(64);
+    shard.set_grant_deltas(changes);
+    let wanted = Request { origin: Origin::NatPmp, ..request(Protocol::Udp, 7_000, 600) };
+    let external = open(&mut shard, 1, &wanted);
+    let ledger = &mut shard.path.ledger;
+    let index = ledger.view().find_grant(&wanted).expect("it was opened");
+    let grant = *ledger.state.grants.get(index);
+    ledger.move_twin(at(1), &grant, index);
+    assert_eq!(ledger.shared.ports_used(crate::types::AddressIndex(0), Protocol::Tcp), 1, "it is reserved");
+    let mut records = 0;
+    while let Some(record) = taken.try_pop() {
+        let delta = record.delta().expect("a record made here is sound");
+        other.install_grant(at(2), &delta).expect("there is room");
+        records += 1;
+    }
+    assert!(records >= 2, "{records} records");
+    for shard in [&mut shard, &mut other] {
+        assert_eq!(arrives(shard, 3, (E1, 1), external, Protocol::Udp), Some(Verdict::Inbound));
+        assert_ne!(arrives(shard, 3, (E1, 1), external, Protocol::Tcp), Some(Verdict::Inbound));
+    }
+}
+
 #[test]
 fn a_refused_grant_leaves_a_used_one_as_it_was() {
     let mut shard = with(|_| ());

@@ -316,6 +316,36 @@ fn an_error_from_inside_has_the_external_address_as_source() {
     }
 }
 
+/// Basic NAT: whatever the error is about.
+#[test]
+fn an_error_of_a_one_to_one_host_has_its_own_address() {
+    covers!("5508-REQ-5c");
+    let own = |host: Ipv4Addr| Ipv4Addr::new(203, 0, 113, 64 + host.octets()[3] - 8);
+    let mut wanted = settings();
+    wanted.pools.push(nat::settings::Pool {
+        name: "servers".into(),
+        addresses: (64..68).map(|last| Ipv4Addr::new(203, 0, 113, last)).collect(),
+        subscribers: vec![topology::prefix([100, 64, 0, 8], 30)],
+        one_to_one: true,
+        ..nat::settings::Pool::default()
+    });
+    for workers in [1, 3] {
+        let mut bed = Bed::new(wanted.clone()).workers(workers).steering(Steering::Random);
+        for about in [I1, I3] {
+            let external = bed.open_udp(at(about, 5000), at(E1, 1000));
+            assert_eq!(external.ip() == &own(I1), about == I1, "{about} has {external}");
+            bed.outside(&build::udp(at(E1, 1000), external).payload_length(80).build());
+            let arrived = bed.only_inside();
+            for (from, seen) in [(I1, own(I1)), (I2, own(I2)), (I3, *external.ip())] {
+                bed.inside(&build::icmp_error(from, E1, 11, 0, &arrived).build());
+                let error = bed.only_outside();
+                assert_eq!(source(&error).ip(), &seen, "{from} about {about}");
+                assert_eq!(destination(quote(&error)), external);
+            }
+        }
+    }
+}
+
 #[test]
 fn an_error_neither_ends_nor_refreshes_the_session_it_is_about() {
     covers!("5508-REQ-6");
