@@ -307,6 +307,29 @@ subscribers = ["100.64.0.80/28"]
 
 
 @test("live_change")
+def a_removed_address_is_left_to_another_station(n):
+    n.dut.command("reload", "-c", n.dut.configuration)
+    change = Change(n)
+    without, address = change.text, "198.51.100.78"
+
+    def is_answered():
+        n.core.run(["ip", "neigh", "flush", "to", address])
+        n.core.run(["ping", "-c", "1", "-W", "1", address])
+        return "lladdr" in n.core.run(["ip", "neigh", "show", address, "dev", "nat"])[1]
+
+    change.add(f'\n[[pool]]\nname = "spare"\naddresses = ["{address}/32"]\nsubscribers = ["100.64.0.200/32"]\n')
+    change.reload()
+    expect(is_answered(), f"Natrix does not answer ARP for {address} of its pool")
+    change.text = without
+    change.reload()
+    expect(process.wait_until(lambda: not is_answered(), 30, 0.5), f"Natrix goes on answering ARP for {address}")
+    listed = [one["address"] for one in n.dut.show("pools", "--addresses", "--all")]
+    expect(address not in listed, f"{address} is still listed")
+    said = f"external address {address}: removed, and no longer in use; other stations may have it from now on"
+    expect(said in n.dut.daemon.log(), n.dut.daemon.log()[-1000:])
+
+
+@test("live_change")
 def a_reload_addresses_the_instance_that_the_file_is_for(n):
     # Whatever the tests before have left.
     n.dut.command("reload", "-c", n.dut.configuration)

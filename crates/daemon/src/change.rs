@@ -706,6 +706,30 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     Ok(changes.into_iter().map(Reply::from).chain([reloaded.into()]).collect())
 }
 
+/// Gives up removed addresses of which nothing is left, so that other stations may have them: from
+/// then on Natrix neither answers for them nor takes their packets.
+pub(crate) fn give_up_addresses(instance: &Instance) {
+    // A change under way gives them up itself.
+    let Ok(guard) = instance.live.try_lock() else { return };
+    let Some(live) = guard.as_ref() else { return };
+    let before = instance.shared();
+    let given_up: Vec<Ipv4Addr> = before.addresses_left().collect();
+    let Some(first) = given_up.first() else { return };
+    // These settings were compiled before.
+    let Ok(after) = before.successor(before.settings().clone(), instance.clock.now()).map(Arc::new) else { return };
+    let reshapes = after.reshapes(&before);
+    let more = match given_up.len() - 1 {
+        0 => String::new(),
+        count => format!(" and {count} more"),
+    };
+    match commit(instance, &before, &after, &reshapes, live.log) {
+        Ok(_) => live.log.info(&format_args!(
+            "external address {first}{more}: removed, and no longer in use; other stations may have it from now on"
+        )),
+        Err(fault) => live.log.error(&format_args!("external address {first}{more}: cannot be given up: {fault}")),
+    }
+}
+
 /// Brings the file that a restart reads to what is in use from now on: by the text of a change that
 /// is to be saved, and by what such a change had replaced when it is rolled back. Returns what was
 /// written, and why the file has something else.

@@ -1,5 +1,5 @@
 //! Once a second: computes rates from two snapshots, and logs what the workers and the event log
-//! noticed.
+//! noticed. Every few seconds it gives up removed addresses that are no longer in use.
 
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
@@ -25,6 +25,7 @@ use super::log_watch::LogWatch;
 use super::numbers::packets_of;
 use crate::below::LinkBelow;
 use crate::below::Seen;
+use crate::change::give_up_addresses;
 use crate::conflict::Conflicts;
 use crate::instance::Instance;
 use crate::instance::Rates;
@@ -47,6 +48,8 @@ const ROUTERS_MAX: usize = 64;
 /// Time that a link has to come up after the start. Drivers report links as down until they have
 /// negotiated with the other end.
 const LINK_COMES_WITHIN: nat::Duration = nat::Duration::from_secs(2);
+/// Ticks between two looks for removed addresses that are no longer in use.
+const GIVES_UP_EVERY: u64 = 5;
 /// How soon the thread sees that it must stop.
 const STEP: Duration = Duration::from_millis(50);
 
@@ -96,6 +99,7 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool, last: &OnceLock<Vec<Sna
     let mut below = LookBelow::default();
     let mut routers = RouterWatch::default();
     let steps = PERIOD.as_millis() / STEP.as_millis();
+    let mut ticks = 0_u64;
     while !stop.load(Ordering::Relaxed) {
         match instance.snapshots() {
             Ok(snapshots) => {
@@ -111,6 +115,10 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool, last: &OnceLock<Vec<Sna
                 if let Some(snapshot) = snapshots.first().filter(|_| instance.state() == RunState::Running) {
                     below.look(instance);
                     links.report(instance, log, &instance.ports_up(&snapshot.ports_up), snapshot.now);
+                    ticks += 1;
+                    if ticks.is_multiple_of(GIVES_UP_EVERY) {
+                        give_up_addresses(instance);
+                    }
                 }
                 before = snapshots;
             }

@@ -220,6 +220,16 @@ impl Shared {
         places.filter_map(|(place, slot)| Some((place, slot.as_ref()?)))
     }
 
+    /// Removed external addresses of which nothing is left. The next snapshot has them no more.
+    pub fn addresses_left(&self) -> impl Iterator<Item = Ipv4Addr> {
+        let is_left = |(place, slot): &(AddressIndex, &Slot)| {
+            slot.closed.is_some_and(|closed| closed.removed)
+                && self.ports.is_idle(*place)
+                && !self.balance.concerns(slot.address.to_bits())
+        };
+        self.addresses().filter(is_left).map(|(_, slot)| slot.address)
+    }
+
     /// The external address at a place.
     pub fn address(&self, index: AddressIndex) -> Ipv4Addr {
         self.slot(index).map_or(Ipv4Addr::UNSPECIFIED, |slot| slot.address)
