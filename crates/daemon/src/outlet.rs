@@ -8,6 +8,7 @@
 //! [`Ledger`] that the worker adds at the end of the burst.
 
 mod arp;
+mod defence;
 mod kernel;
 mod ledger;
 mod neighbours;
@@ -57,7 +58,7 @@ use crate::worker::Ends;
 use crate::worker::LinkMode;
 use crate::worker::WorkerOptions;
 
-pub(crate) use self::arp::DEFEND_INTERVAL;
+use self::defence::Defences;
 pub use self::ledger::Ledger;
 pub(crate) use self::neighbours::NEIGHBOUR_ACTIONS_MAX;
 pub(crate) use self::neighbours::Waiting;
@@ -133,7 +134,7 @@ pub struct Outlet<I: Io> {
     /// The way to the kernel, if any port has a device there.
     pub(crate) kernel: Option<Box<KernelEnd<I::Buffer>>>,
     pub(crate) announcer: Announcer,
-    pub(crate) defended_at: Option<Instant>,
+    pub(crate) defences: Defences,
     /// The last time that another station had or claimed an own IPv6 address.
     pub(crate) conflicts: Conflicts,
 }
@@ -174,7 +175,7 @@ impl<I: Io> Outlet<I> {
             neighbours: Neighbours::new(options.neighbours, secret),
             kernel: None,
             announcer: Announcer::new(settings, now, announces),
-            defended_at: None,
+            defences: Defences::default(),
             conflicts: Conflicts::default(),
             io,
             links: Arc::clone(links),

@@ -24,7 +24,6 @@ use crate::ipv6::node::Report;
 use crate::kernel::end::Ask;
 use crate::neighbour::Action;
 use crate::next_hop::FrameHeader;
-use crate::outlet::DEFEND_INTERVAL;
 use crate::outlet::NEIGHBOUR_ACTIONS_MAX;
 use crate::outlet::Outlet;
 use crate::outlet::Waiting;
@@ -158,13 +157,12 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    /// RFC 4861 §7.2.6, and not again for ten seconds, so that two hosts do not argue without end.
+    /// RFC 4861 §7.2.6.
     fn defend6(&mut self, interface: InterfaceId, address: u128) {
         self.counters.address_conflicts += 1;
-        if self.defended_at.is_some_and(|at| self.now < at + DEFEND_INTERVAL) {
+        if !self.defences.may_announce(self.now, interface, address) {
             return;
         }
-        self.defended_at = Some(self.now);
         let Some(link) = self.links.link(interface) else { return };
         let message = Message::announcement(address, self.links.station(link.port));
         self.send_message(interface, &message, None);

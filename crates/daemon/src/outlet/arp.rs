@@ -1,6 +1,5 @@
 //! Requests, replies and the defence of addresses.
 
-use nat::Duration;
 use nat::types::InterfaceId;
 use packet_io::Io;
 use wire::arp::Message;
@@ -8,10 +7,6 @@ use wire::ethernet::ETHER_TYPE_ARP;
 use wire::ethernet::MacAddress;
 
 use super::Outlet;
-
-/// Time between two announcements of an address that another station claims (RFC 5227 §1.1
-/// DEFEND_INTERVAL).
-pub(crate) const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 
 impl<I: Io> Outlet<I> {
     pub(super) fn send_request(&mut self, interface: InterfaceId, sender: u32, target: u32, to: Option<MacAddress>) {
@@ -40,14 +35,11 @@ impl<I: Io> Outlet<I> {
     }
 
     /// Another station claims an address of ours. RFC 5227 §2.4(c): an address that cannot be given
-    /// up is defended by one announcement, and not again for ten seconds, so that two hosts do not
-    /// argue without end.
+    /// up is defended by an announcement.
     pub(crate) fn defend(&mut self, interface: InterfaceId, address: u32) {
         self.counters.address_conflicts += 1;
-        if self.defended_at.is_some_and(|at| self.now < at + DEFEND_INTERVAL) {
-            return;
+        if self.defences.may_announce(self.now, interface, address.into()) {
+            self.send_request(interface, address, address, None);
         }
-        self.defended_at = Some(self.now);
-        self.send_request(interface, address, address, None);
     }
 }
