@@ -740,10 +740,16 @@ fn bring_to_file(live: &Live, asked: &NewConfig, config: &Config, path: &str) ->
             true => Saved::new(path, text).map(Some),
             false => Err(io::Error::other(format!("a restart reads {started}, and {path} is in use"))),
         },
-        (_, true) => match live.previous.as_ref().and_then(|previous| previous.saved.clone()) {
-            Some(saved) => saved.undone().map(Some),
-            None => is_in_file(started, config).map(|()| None),
-        },
+        (_, true) => {
+            let saved = live.previous.as_ref().and_then(|previous| previous.saved.clone());
+            let undone = saved.map(Saved::undone).transpose();
+            // What the change had replaced may not be what ran before it.
+            match (undone, is_in_file(started, config)) {
+                (undone, Ok(())) => Ok(undone.unwrap_or_default()),
+                (Ok(saved), Err(differs)) => return (saved, Some(differs.to_string())),
+                (Err(failed), Err(_)) => Err(failed),
+            }
+        }
         _ => return (None, None),
     };
     match outcome {

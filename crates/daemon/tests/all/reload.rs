@@ -867,6 +867,35 @@ fn a_change_that_cannot_be_saved_is_still_a_change() {
     one.stop();
 }
 
+/// Why a restart would bring another configuration, of the answer to a reload that was done.
+fn not_saved(replies: &[Reply]) -> Option<&str> {
+    assert_eq!(error(replies), "");
+    let reloaded = replies.iter().find_map(|reply| if let Reply::Reloaded(it) = reply { Some(it) } else { None });
+    reloaded.expect("what was changed").not_saved.as_deref()
+}
+
+#[test]
+fn a_rollback_says_if_the_file_has_something_else() {
+    let mut one = Instance::start("rolled_back", "");
+    let path = one.directory.join("first.toml");
+    let (old, new) = (one.text.clone(), one.text.replace("203.0.113.0/28", "203.0.113.0/29"));
+    let back = || NewConfig { rollback: true, ..NewConfig::default() };
+    let save = |text: &str| NewConfig { text: Some(text.to_owned()), save: true, ..NewConfig::default() };
+    // The file was edited before its text was sent, so what ran before is nowhere.
+    fs::write(&path, &new).expect("a file of our own");
+    assert_eq!(not_saved(&one.reload(save(&new))), None);
+    let replies = one.reload(back());
+    let why = not_saved(&replies).expect("a restart would bring the new one");
+    assert!(why.ends_with("first.toml has another configuration, which a restart would bring back"), "{why}");
+    assert_eq!(fs::read_to_string(&path).expect("the file"), new);
+    // The second rollback makes the change again, and the file has it.
+    assert_eq!(not_saved(&one.reload(back())), None);
+    // Somebody has put back by hand what the rollback brings.
+    fs::write(&path, format!("{old}# by hand\n")).expect("a file of our own");
+    assert_eq!(not_saved(&one.reload(back())), None);
+    one.stop();
+}
+
 #[test]
 fn records_of_subscribers_change_only_if_the_client_may() {
     let mut one = Instance::start("keep_records", "");
