@@ -367,7 +367,7 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
     if let Some(reloaded) = answer.reloaded.as_ref().filter(|reloaded| reloaded.changes == 0) {
         let text = "matches the running configuration; the `--rollback` target stays the same";
         write_plain(out, &format!("no changes: {} {text}", reloaded.config))?;
-        return Ok(());
+        return warn_of_file(reloaded, out);
     }
     print_changes(&answer.changes, out)?;
     if let Some(reloaded) = answer.reloaded {
@@ -382,9 +382,15 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
             human::duration(reloaded.took_us),
         );
         write_plain(out, &text)?;
-        if let Some(why) = reloaded.not_saved {
-            write_plain(out, &format!("warning: in use until the next restart, and not in the file: {why}"))?;
-        }
+        warn_of_file(&reloaded, out)?;
+    }
+    Ok(())
+}
+
+/// Says if a restart would bring another configuration.
+fn warn_of_file(reloaded: &Reloaded, out: &mut dyn Write) -> Result<(), CliError> {
+    if let Some(why) = &reloaded.not_saved {
+        write_plain(out, &format!("warning: in use until the next restart, and not in the file: {why}"))?;
     }
     Ok(())
 }

@@ -76,6 +76,7 @@ fn an_unknown_pool_is_an_error() {
 #[test]
 fn a_reload_of_the_same_configuration_reports_no_changes() {
     check("reload_again", "reload -c /etc/natrix/natrix.toml");
+    check("reload_again_unsaved", "reload -c /etc/natrix/unsaved.toml");
 }
 
 #[test]

@@ -668,6 +668,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
     }
     warn_of_missing(instance, &after, live.log);
     // From here on the change is made, so nothing is a refusal.
+    let took_us = micros(began);
     let (saved, not_saved) = bring_to_file(live, asked, &config, &path);
     let before = std::mem::replace(&mut live.config, config);
     let path_before = std::mem::replace(&mut live.path, path.clone());
@@ -681,15 +682,19 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         changes: changes.len() as u64,
         addresses_changed: reshapes.iter().filter(|reshape| reshape.offers_others()).count() as u64,
         workers: instance.worker_count() as u64,
-        took_us: micros(began),
+        took_us,
         adoption_us,
         not_saved,
     };
+    log_reloaded(live.log, asked, &reloaded);
+    Ok(changes.into_iter().map(Reply::from).chain([reloaded.into()]).collect())
+}
+
+/// Says in the log what is in use, and if a restart would bring something else.
+pub(crate) fn log_reloaded(log: Log, asked: &NewConfig, reloaded: &Reloaded) {
     match reloaded.changes {
-        0 => {
-            live.log.info(&format_args!("configuration {}: matches the running one; nothing changed", reloaded.config))
-        }
-        count => live.log.info(&format_args!(
+        0 => log.info(&format_args!("configuration {}: matches the running one; nothing changed", reloaded.config)),
+        count => log.info(&format_args!(
             "configuration {}: in use (change {}, {}, {})",
             reloaded.config,
             reloaded.generation,
@@ -697,13 +702,16 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
             control::duration_text(reloaded.took_us)
         )),
     }
-    if let Some(why) = &reloaded.not_saved {
-        live.log.error(&format_args!(
-            "configuration {}: in use, but not in the file ({why}); write it to the file before the next restart",
-            reloaded.config
-        ));
+    let Some(why) = &reloaded.not_saved else { return };
+    let message = format_args!(
+        "configuration {}: in use, but not in the file ({why}); write it to the file before the next restart",
+        reloaded.config
+    );
+    match asked.save {
+        // What was asked for has failed.
+        true => log.error(&message),
+        false => log.warn(&message),
     }
-    Ok(changes.into_iter().map(Reply::from).chain([reloaded.into()]).collect())
 }
 
 /// Gives up removed addresses of which nothing is left, so that other stations may have them: from
@@ -732,7 +740,7 @@ pub(crate) fn give_up_addresses(instance: &Instance) {
 
 /// Brings the file that a restart reads to what is in use from now on: by the text of a change that
 /// is to be saved, and by what such a change had replaced when it is rolled back. Returns what was
-/// written, and why the file has something else.
+/// written, and why the file has something else, if it has.
 fn bring_to_file(live: &Live, asked: &NewConfig, config: &Config, path: &str) -> (Option<Saved>, Option<String>) {
     let started = &live.started;
     let outcome = match (&asked.text, asked.rollback) {
@@ -750,7 +758,9 @@ fn bring_to_file(live: &Live, asked: &NewConfig, config: &Config, path: &str) ->
                 (Err(failed), Err(_)) => Err(failed),
             }
         }
-        _ => return (None, None),
+        // The file was read just now.
+        _ if asked.config.is_some() && saved::is_same(path, started) => Ok(None),
+        _ => is_in_file(started, config).map(|()| None),
     };
     match outcome {
         Ok(saved) => (saved, None),

@@ -21,6 +21,9 @@ use control::server::Connection;
 
 const GOLDEN: &str = include_str!("../../../control/tests/replies.jsonl");
 
+/// A file that is in use, while a restart reads another.
+const UNSAVED: &str = "/etc/natrix/unsaved.toml";
+
 /// A listening mock, which removes its socket. Its threads end with the test process.
 pub(crate) struct Mock {
     directory: PathBuf,
@@ -185,10 +188,16 @@ fn answer(request: &Request) -> Result<(Vec<Reply>, Option<String>), Fault> {
             }
             page(replies, &all)
         }
-        Request::Reload(asked) if asked.config.as_deref().is_some_and(|path| path.ends_with("/natrix.toml")) => {
+        Request::Reload(asked)
+            if asked.config.as_deref().is_some_and(|path| path.ends_with("/natrix.toml") || path == UNSAVED) =>
+        {
             let mut replies = golden(|reply| matches!(reply, Reply::Reloaded(_)));
             for reply in &mut replies {
                 if let Reply::Reloaded(reloaded) = reply {
+                    if asked.config.as_deref() == Some(UNSAVED) {
+                        let why = "/etc/natrix/natrix.toml has another configuration, which a restart would bring back";
+                        reloaded.not_saved = Some(why.to_owned());
+                    }
                     reloaded.config = asked.config.clone().unwrap_or_default();
                     (reloaded.changes, reloaded.addresses_changed) = (0, 0);
                 }

@@ -329,8 +329,8 @@ pub struct Reloaded {
     pub took_us: u64,
     /// Part of this time from the first worker to the last.
     pub adoption_us: u64,
-    /// Why the file that a restart reads has another configuration, after a text that was to be
-    /// saved, and after a rollback: what is in use is so until the next restart.
+    /// Why the file that a restart reads has another configuration: what is in use is so until the
+    /// next restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_saved: Option<String>,
 }

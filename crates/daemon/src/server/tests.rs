@@ -1156,6 +1156,37 @@ fn the_record_of_a_change_names_subscribers_prefixes() {
 }
 
 #[test]
+fn a_file_of_another_configuration_is_a_warning_in_the_log() {
+    let reloaded = control::Reloaded {
+        config: "/new.toml".to_owned(),
+        generation: 3,
+        changes: 1,
+        addresses_changed: 0,
+        workers: 2,
+        took_us: 9,
+        adoption_us: 1,
+        not_saved: Some("/old.toml has another configuration, which a restart would bring back".to_owned()),
+    };
+    let said = |asked: &NewConfig, reloaded: &control::Reloaded| {
+        let written = Written::default();
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(written.clone()), || {
+            crate::change::log_reloaded(Log::new(config::LogLevel::Warn), asked, reloaded);
+        });
+        written.0.lock().expect("no panic").clone()
+    };
+    let file = NewConfig { config: Some("/new.toml".to_owned()), ..NewConfig::default() };
+    let rollback = NewConfig { rollback: true, ..NewConfig::default() };
+    for asked in [&file, &rollback] {
+        let said = said(asked, &reloaded);
+        assert!(said.starts_with("WARN") && said.contains("(/old.toml has another configuration"), "{said}");
+    }
+    // This was asked for.
+    let saved = NewConfig { text: Some(String::new()), save: true, ..NewConfig::default() };
+    assert!(said(&saved, &reloaded).starts_with("ERROR"));
+    assert_eq!(said(&file, &control::Reloaded { not_saved: None, ..reloaded }), "");
+}
+
+#[test]
 fn the_last_place_is_kept_for_the_owner_and_root() {
     let [root, natrix, other] = [0, 990, 1_000].map(rustix::process::Uid::from_raw);
     assert!(super::keeps_place(natrix, natrix) && super::keeps_place(root, natrix));

@@ -897,6 +897,32 @@ fn a_rollback_says_if_the_file_has_something_else() {
 }
 
 #[test]
+fn a_reload_of_another_file_says_what_a_restart_reads() {
+    let mut one = Instance::start("other_file", "");
+    let other = one.write("other.toml", &one.text.replace("203.0.113.0/28", "203.0.113.0/29"));
+    let equal = one.write("equal.toml", &format!("{}# the same\n", one.text));
+    let differs = "first.toml has another configuration, which a restart would bring back";
+    // Also if it is in use already.
+    for _ in 0..2 {
+        let replies = one.reload(other.clone());
+        let why = not_saved(&replies).expect("a restart reads the first file");
+        assert!(why.ends_with(differs), "{why}");
+    }
+    let newest = records(&mut one).remove(0);
+    assert!(newest.contains(": done: not saved: ") && newest.ends_with(differs), "{newest}");
+    assert_eq!(not_saved(&one.reload(equal)), None, "a file that says the same");
+    let text = one.text.replace("203.0.113.0/28", "203.0.113.0/30");
+    let replies = one.reload(NewConfig { text: Some(text.clone()), ..NewConfig::default() });
+    assert!(not_saved(&replies).is_some_and(|why| why.ends_with(differs)), "{replies:?}");
+    let first = one.write("first.toml", &text);
+    assert_eq!(not_saved(&one.reload(first)), None, "the file that a restart reads");
+    fs::remove_file(one.directory.join("first.toml")).expect("it is there");
+    let replies = one.reload(other);
+    assert!(not_saved(&replies).is_some_and(|why| why.contains("No such file")), "{replies:?}");
+    one.stop();
+}
+
+#[test]
 fn records_of_subscribers_change_only_if_the_client_may() {
     let mut one = Instance::start("keep_records", "");
     let text = one.text.clone();
