@@ -745,12 +745,12 @@ fn bring_to_file(live: &Live, asked: &NewConfig, config: &Config, path: &str) ->
     let started = &live.started;
     let outcome = match (&asked.text, asked.rollback) {
         (Some(text), _) if asked.save => match saved::is_same(path, started) {
-            true => Saved::new(path, text).map(Some),
+            true => Saved::new(path, text, live.log).map(Some),
             false => Err(io::Error::other(format!("a restart reads {started}, and {path} is in use"))),
         },
         (_, true) => {
             let saved = live.previous.as_ref().and_then(|previous| previous.saved.clone());
-            let undone = saved.map(Saved::undone).transpose();
+            let undone = saved.map(|saved| saved.undone(live.log)).transpose();
             // What the change had replaced may not be what ran before it.
             match (undone, is_in_file(started, config)) {
                 (undone, Ok(())) => Ok(undone.unwrap_or_default()),
