@@ -118,18 +118,20 @@ impl Drop for Begun<'_> {
 }
 
 impl Audit {
-    /// An audit log in the file `path`, which is created if it can be.
-    pub fn new(path: PathBuf) -> Audit {
-        // Without the package it does not exist. If it cannot be made, the first record says so.
+    /// An audit log in the file `path`, which is created if it is not there.
+    ///
+    /// # Errors
+    /// It cannot be written, so nothing could be looked up or changed.
+    pub fn new(path: PathBuf) -> io::Result<Audit> {
+        // Without the package it does not exist.
         if let Some(folder) = path.parent().filter(|folder| *folder == Path::new(config::LOG_FOLDER)) {
+            // If it cannot be made, the file says so.
             let _ = DirBuilder::new().mode(0o750).create(folder);
         }
         let audit = Audit::of_file(path);
-        // Now, because the disk may be full before the first record.
-        if let Ok(file) = audit.open() {
-            let _ = reserve(&file);
-        }
-        audit
+        // Now, because the disk may be full before the first record. If it is, changes are refused.
+        let _ = reserve(&audit.open()?);
+        Ok(audit)
     }
 
     /// The audit log of an instance that does not run, to read it.
@@ -236,7 +238,7 @@ impl Audit {
     /// Costs a look through all later records if something on a further page never ended.
     ///
     /// # Errors
-    /// A file cannot be read, or the cursor is not from this list.
+    /// A file cannot be read, there is none, or the cursor is not from this list.
     pub fn page(&self, list: &List) -> Result<Page<AuditRecord>, Fault> {
         let failed = |error: io::Error| {
             let fault = Fault::new(control::AUDIT_LOG, "cannot be read", "check its permissions");
@@ -260,14 +262,19 @@ impl Audit {
         let after = end.map(|place| (endings.get(..=begin).unwrap_or_default(), place));
         let mut joined = Joined { audit: self, unended, ended: BTreeSet::new(), after };
         let mut rest = list.limit_effective() as usize;
-        let mut objects = Vec::new();
+        let (mut objects, mut has_file) = (Vec::new(), false);
         for ending in endings.iter().skip(begin) {
             let mut file = match File::open(self.with_ending(ending)) {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(error)),
             };
-            let length = file.metadata().map_err(failed)?.len();
+            has_file = true;
+            let about = file.metadata().map_err(failed)?;
+            if about.is_dir() {
+                return Err(failed(io::ErrorKind::IsADirectory.into()));
+            }
+            let length = about.len();
             let whole = if ending.is_empty() { length.min(length_now) } else { length };
             let mut place = end.take().unwrap_or(whole);
             if place > length {
@@ -282,6 +289,11 @@ impl Audit {
             if place > 0 {
                 return Ok(Page { objects, cursor: Some(format!("{ending}:{place}")) });
             }
+        }
+        if !has_file && list.cursor.is_none() {
+            let remedy = "put it back if it was moved; the next change or lookup begins another";
+            let fault = Fault::new(control::AUDIT_LOG, "does not exist, so its records are not known", remedy);
+            return Err(fault.seen(self.path.display().to_string()));
         }
         Ok(Page::whole(objects))
     }
@@ -479,7 +491,7 @@ mod tests {
     #[test]
     fn records_are_read_back_page_by_page() {
         let place = place("pages");
-        let audit = Audit::new(place.clone());
+        let audit = Audit::new(place.clone()).unwrap();
         assert_eq!(audit.page(&list(10, None)).unwrap(), Page::whole(Vec::new()));
         // More than one chunk.
         let subject = |number: usize| format!("{number} {}", "x".repeat(500));
@@ -507,7 +519,7 @@ mod tests {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("audit.jsonl");
-        let audit = Audit::new(path.clone());
+        let audit = Audit::new(path.clone()).unwrap();
         // None of ours, or not to be read: they have no records.
         for other in ["audit.jsonl-20260101.gz", "audit.jsonl.1", "audit.jsonl-", "other.jsonl-20260101"] {
             std::fs::write(folder.join(other), "nonsense\n").unwrap();
@@ -571,7 +583,7 @@ mod tests {
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("audit.jsonl");
-        let audit = Audit::new(path.clone());
+        let audit = Audit::new(path.clone()).unwrap();
         let begin = |action: &str| audit.begin(record(&Actor::default(), action, "", ""), false, "").unwrap();
         let mut wanted = Vec::new();
         for number in 0..3 {
@@ -596,7 +608,7 @@ mod tests {
         drop(goes_on);
         wanted[1].1 = NOT_KNOWN.to_owned();
         // A daemon that knows of nothing that goes on.
-        assert_eq!(seen(&Audit::new(path.clone()), 3), wanted);
+        assert_eq!(seen(&Audit::new(path.clone()).unwrap(), 3), wanted);
         let page = audit.page(&list(1, None)).unwrap();
         let began = page.objects[0].began.as_deref().unwrap();
         assert!(began < page.objects[0].time.as_str(), "{page:?}");
@@ -610,7 +622,7 @@ mod tests {
     #[test]
     fn only_its_user_ends_what_a_client_began() {
         let place = place("clients");
-        let audit = Audit::new(place.clone());
+        let audit = Audit::new(place.clone()).unwrap();
         let actor = |who: &str| Actor { who: who.to_owned(), ..Actor::default() };
         let write = |who: &str, action: &str, result: &str, id: Option<&str>| {
             audit.write_of_client(record(&actor(who), action, "the store", result), id, "").unwrap()
@@ -641,7 +653,7 @@ mod tests {
     #[test]
     fn a_torn_line_is_left_out() {
         let place = place("torn");
-        let audit = Audit::new(place.clone());
+        let audit = Audit::new(place.clone()).unwrap();
         audit.write(&record(&Actor::default(), "find", "a", "asked"), "").unwrap();
         OpenOptions::new().append(true).open(&place).unwrap().write_all(b"{\"time\":").unwrap();
         let page = audit.page(&list(10, None)).unwrap();
@@ -659,7 +671,7 @@ mod tests {
     #[test]
     fn a_failed_write_leaves_nothing_behind() {
         let place = place("failed");
-        let audit = Audit::new(place.clone());
+        let audit = Audit::new(place.clone()).unwrap();
         audit.write(&record(&Actor::default(), "find", "a", "asked"), "").unwrap();
         let before = std::fs::read(&place).unwrap();
         let mut file = OpenOptions::new().append(true).read(true).open(&place).unwrap();
@@ -675,7 +687,7 @@ mod tests {
             let metadata = std::fs::metadata(&place).unwrap();
             (metadata.blocks() * BLOCK_BYTES).saturating_sub(metadata.len())
         };
-        let audit = Audit::new(place.clone());
+        let audit = Audit::new(place.clone()).unwrap();
         assert_eq!(std::fs::metadata(&place).unwrap().len(), 0);
         assert!(beyond() >= RESERVE_BYTES, "before the first record: {}", beyond());
         for number in 0..2_000 {
@@ -689,8 +701,36 @@ mod tests {
 
     #[test]
     fn what_cannot_be_recorded_is_refused() {
-        let audit = Audit::new("/nonexistent/audit.jsonl".into());
+        let audit = Audit::of_file("/nonexistent/audit.jsonl".into());
         let fault = audit.write(&record(&Actor::default(), "find", "a", "asked"), "nothing was done").unwrap_err();
         assert!(fault.to_string().ends_with("nothing was done"), "{fault}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_no_audit_log() {
+        let folder = place("no_file");
+        let _ = std::fs::remove_dir_all(&folder);
+        let missing = Audit::new(folder.join("audit.jsonl")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        std::fs::create_dir(&folder).unwrap();
+        assert_eq!(Audit::new(folder.clone()).unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        std::fs::remove_dir(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_not_an_empty_list() {
+        let place = place("gone");
+        let audit = Audit::new(place.clone()).unwrap();
+        assert_eq!(audit.page(&list(10, None)).unwrap(), Page::whole(Vec::new()), "before the first record");
+        std::fs::remove_file(&place).unwrap();
+        let fault = audit.page(&list(10, None)).unwrap_err().to_string();
+        assert!(fault.contains("does not exist") && fault.contains(&place.display().to_string()), "{fault}");
+        std::fs::create_dir(&place).unwrap();
+        let fault = audit.page(&list(10, None)).unwrap_err().to_string();
+        assert!(fault.contains("cannot be read"), "{fault}");
+        std::fs::remove_dir(&place).unwrap();
+        audit.write(&record(&Actor::default(), "find", "a", "asked"), "").unwrap();
+        assert_eq!(audit.page(&list(10, None)).unwrap().objects.len(), 1);
+        std::fs::remove_file(place).unwrap();
     }
 }

@@ -86,6 +86,14 @@ pub enum StartError {
         /// The error of the system.
         source: io::Error,
     },
+    /// Changes and lookups cannot be recorded, so all would be refused.
+    #[error("control.audit {path}: {source}; create the folder and let Natrix write there, or set another path", path = .path.display())]
+    Audit {
+        /// The file.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// A device of the kernel cannot be made.
     #[error(transparent)]
     Kernel(#[from] SetupError),
@@ -148,6 +156,8 @@ impl Running {
         I: Io + Send + 'static,
     {
         let Start { config, config_path, version, socket, ios, log } = start;
+        let audit = Audit::new(config.control.audit.clone())
+            .map_err(|source| StartError::Audit { path: config.control.audit.clone(), source })?;
         let system = |what| move |source| StartError::System { what, source };
         let clock = Clock::start();
         let links = links_of(config);
@@ -229,7 +239,7 @@ impl Running {
             instance.set_sinks(sinks);
         }
         instance.set_own_addresses(Arc::clone(&own));
-        instance.set_audit(Audit::new(config.control.audit.clone()));
+        instance.set_audit(audit);
         let path = config_path.display().to_string();
         instance.set_live(Live { config: config.clone(), started: path.clone(), path, previous: None, log });
         let captures = quarantine_path(config);

@@ -69,7 +69,8 @@ pub(super) const CONTROL: &[Key] = &[
             example: "\"/var/log/natrix/control.audit.jsonl\"",
         },
         "File with one line of JSON for each change and each lookup of a subscriber (`natrix audit`). A lookup \
-         that cannot be recorded is refused. The folder of a socket in `/run` is removed when the service stops.",
+         that cannot be recorded is refused, and an instance whose file cannot be written does not start. The folder \
+         of a socket in `/run` is removed when the service stops.",
     ),
 ];
 

@@ -161,7 +161,7 @@ impl Running {
         let instance = Arc::new(Instance::new(description, shared, clock, askers));
         instance.set_state(control::RunState::Running);
         instance.set_own_addresses(Arc::clone(workers[0].own_addresses()));
-        instance.set_audit(Audit::new(directory.0.join("audit.jsonl")));
+        instance.set_audit(Audit::new(directory.0.join("audit.jsonl")).expect("a file of our own"));
         let (quarantine, _receiver) = sync_channel(1);
         let options = ThreadOptions { clock, idle: Idle::Sleep, quarantine };
         let fleet = Fleet::start(workers, &[], &options, || {}).expect("threads start");

@@ -17,4 +17,5 @@ mod lines;
 mod reload;
 mod replay;
 mod sinks;
+mod start;
 mod store;
