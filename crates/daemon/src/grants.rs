@@ -107,6 +107,8 @@ pub(crate) struct Kept {
     grants: HashMap<Key, Stored>,
     /// The file ends in a torn record.
     pub(crate) is_torn: bool,
+    /// What is wrong with the file, if something is, and what it costs.
+    pub(crate) damage: Option<String>,
     /// A change may be missing, so the epoch time is lost (RFC 6887 §8.5).
     pub(crate) is_incomplete: bool,
 }
@@ -248,17 +250,30 @@ fn read_file(path: &Path) -> io::Result<(Kept, End)> {
         Err(error) => return Err(error),
     };
     let mut kept = Kept::default();
-    let Some((head, records)) = bytes.split_at_checked(HEADER) else { return Ok((kept, End::Damaged)) };
-    let Some((began_s, size)) = read_header(head) else { return Ok((kept, End::Damaged)) };
+    let head = bytes.split_at_checked(HEADER).and_then(|(head, records)| Some((read_header(head)?, records)));
+    let Some(((began_s, size), records)) = head else {
+        kept.damage = Some(format!("is no file of grants of this version ({} bytes); none is restored", bytes.len()));
+        return Ok((kept, End::Damaged));
+    };
     kept.epoch_began_s = Some(began_s);
     let (records, mut end) = match records.strip_suffix(&CLOSED) {
         Some(records) => (records, End::Closed),
         None => (records, End::Open),
     };
-    for record in records.chunks(size) {
-        let Some(stored) = (record.len() == size).then(|| decode(record)).flatten() else {
+    for (number, record) in records.chunks(size).enumerate() {
+        if record.len() < size {
             kept.is_torn = true;
-            end = if record.len() < size { End::Cut } else { End::Damaged };
+            end = End::Cut;
+            break;
+        }
+        let Some(stored) = decode(record) else {
+            let (at, length) = (HEADER + number * size, bytes.len());
+            let rest = records.len().div_ceil(size) - number;
+            kept.damage = Some(format!(
+                "is damaged at byte {at} of {length}; {} from there on are lost, and what was granted before is restored",
+                control::counted(rest as u64, "change")
+            ));
+            end = End::Damaged;
             break;
         };
         match stored.delta.change {
@@ -267,6 +282,22 @@ fn read_file(path: &Path) -> io::Result<(Kept, End)> {
         };
     }
     Ok((kept, end))
+}
+
+/// Gives a damaged file a name beside its own that no file has, and returns it. The file keeps its
+/// own name, too, where the system lets it, until a new one replaces it.
+pub(crate) fn put_aside(path: &Path) -> io::Result<PathBuf> {
+    let mut number = 1;
+    let aside = loop {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".damaged-{number}"));
+        if fs::symlink_metadata(&name).is_err() {
+            break PathBuf::from(name);
+        }
+        number += 1;
+    };
+    fs::hard_link(path, &aside).or_else(|_| fs::rename(path, &aside))?;
+    Ok(aside)
 }
 
 /// Where the ring of a worker is.

@@ -378,7 +378,13 @@ fn keep_grants<I: Io>(
             path.display()
         ));
     }
-    if kept.is_incomplete {
+    if let Some(damage) = &kept.damage {
+        let aside = match grants::put_aside(path) {
+            Ok(aside) => format!("it is kept as {}", aside.display()),
+            Err(error) => format!("it could not be kept ({error})"),
+        };
+        log.error(&format_args!("grants: {}: {damage}; {aside}, and clients must renew", path.display()));
+    } else if kept.is_incomplete {
         log.warn(&format_args!(
             "grants: {}: the previous run did not stop cleanly, so clients must renew",
             path.display()

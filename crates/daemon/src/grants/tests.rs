@@ -135,7 +135,7 @@ fn a_torn_end_costs_only_the_last_record() {
     let bytes = fs::read(&path).expect("a file");
     fs::write(&path, &bytes[..bytes.len() - 3]).expect("room");
     let (found, grants) = kept(&path);
-    assert!(found.is_torn && grants.len() == 1);
+    assert!(found.is_torn && found.damage.is_none() && grants.len() == 1);
     assert_eq!(found.epoch_s(), None, "one is lost");
     // After a kill, the ring has what was being written; nothing makes up for a damaged record.
     let rings = make_rings(&path, 1, Clock::start(), &Log::silent());
@@ -143,7 +143,9 @@ fn a_torn_end_costs_only_the_last_record() {
     let damaged: Vec<u8> = bytes.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == HEADER + 9)).collect();
     fs::write(&path, damaged).expect("room");
     let (found, grants) = kept(&path);
-    assert_eq!((found.epoch_s(), grants.len()), (None, 0));
+    assert_eq!((found.epoch_s(), grants.len(), found.is_torn), (None, 0, false));
+    let damage = found.damage.expect("what is wrong");
+    assert!(damage.starts_with("is damaged at byte 24 of 328; 2 changes from there on are lost"), "{damage}");
     drop(rings);
     remove_ring(&path, 0);
     fs::remove_file(&path).expect("it is there");
@@ -152,11 +154,30 @@ fn a_torn_end_costs_only_the_last_record() {
 #[test]
 fn no_grants_are_kept_from_another_file_or_a_missing_one() {
     let path = path("other");
-    assert_eq!(read(&path).expect("none").epoch_s(), None);
+    let none = read(&path).expect("none");
+    assert!(none.epoch_s().is_none() && none.damage.is_none());
     fs::write(&path, b"something else altogether, and longer than a header").expect("room");
     let (found, grants) = kept(&path);
     assert!(found.epoch_s().is_none() && grants.is_empty());
+    let damage = found.damage.expect("what is wrong");
+    assert_eq!(damage, "is no file of grants of this version (49 bytes); none is restored");
     fs::remove_file(&path).expect("it is there");
+}
+
+#[test]
+fn a_damaged_file_gets_a_name_that_no_file_has() {
+    let path = path("aside");
+    let place = |number: u32| PathBuf::from(format!("{}.damaged-{number}", path.display()));
+    for number in 1..=3 {
+        fs::write(&path, format!("damage {number}")).expect("room");
+        assert_eq!(put_aside(&path).expect("it is renamed"), place(number));
+        fs::remove_file(&path).expect("it keeps its name until a new one is there");
+    }
+    for number in 1..=3 {
+        assert_eq!(fs::read_to_string(place(number)).expect("it is kept"), format!("damage {number}"));
+        fs::remove_file(place(number)).expect("it is there");
+    }
+    put_aside(&path).unwrap_err();
 }
 
 #[test]
