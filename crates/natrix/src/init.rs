@@ -284,8 +284,9 @@ fn driver(name: &str, number: usize, has_xdp: bool) -> String {
 
 fn configuration(answers: &Answers) -> String {
     let list = |words: &[String]| words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ");
-    let mut text =
-        String::from("# Written by natrix init. docs/configuration.md and natrix check explain every key.\n");
+    let mut text = String::from(
+        "# Written by natrix init. docs/configuration.md explains every key; natrix check reports faults.\n",
+    );
     let sides =
         [("inside", &answers.inside, answers.inside_address), ("outside", &answers.outside, answers.outside_address)];
     for (number, (side, name, (address, length))) in sides.into_iter().enumerate() {

@@ -236,7 +236,12 @@ pub(super) const ICMP: &[Key] = &[
         "Answer if no mapping can be created: type 3 code 1 (RFC 6888 REQ-11b), which programs treat as \
          temporary; code 13 (RFC 5508 REQ-8); or none.",
     ),
-    key("answer_echo", Kind::Boolean, Preset::Value("true"), "Answer pings to Natrix's own addresses."),
+    key(
+        "answer_echo",
+        Kind::Boolean,
+        Preset::Value("true"),
+        "Answer pings to Natrix's own addresses, but not those that come in fragments.",
+    ),
     key(
         "answer_unsolicited_syn",
         Kind::Boolean,

@@ -105,8 +105,9 @@ pub(super) const SUBSCRIBER: &[Key] = &[
         "sessions_per_mapping",
         Kind::Integer { min: 1, max: 65_535, unit: "sessions" },
         Preset::Value("4096"),
-        "Remote endpoints of one mapping at a time. Packets of further ones are dropped without a session, \
-         so that a single subscriber cannot fill the table (RFC 6888 REQ-5).",
+        "Remote endpoints of one mapping that have sessions at a time, so that a single subscriber cannot fill the \
+         table (RFC 6888 REQ-5). UDP packets of further ones pass without a session, unless the pool filters; TCP \
+         and ICMP of further ones are dropped.",
     ),
     key(
         "hairpin_between_vrfs",
