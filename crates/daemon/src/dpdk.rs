@@ -20,6 +20,8 @@ use signal_hook::consts::SIGINT;
 use signal_hook::consts::SIGTERM;
 
 use crate::log::Log;
+use crate::machine::NarrowDevice;
+use crate::machine::mtu_of;
 use crate::run::Opened;
 use crate::run::RunError;
 use crate::run::run_on;
@@ -83,6 +85,9 @@ fn open(config: &Config, log: Log) -> Result<Opened<DpdkIo>, Box<dyn Error + Sen
                 ));
             }
         }
+    }
+    for narrow in config.ports.iter().filter_map(|port| NarrowDevice::of(port, mtu_of)) {
+        log.warn(&narrow);
     }
     let mut missed_bytes = 0;
     for notice in ios.first().map(DpdkIo::notices).unwrap_or_default() {

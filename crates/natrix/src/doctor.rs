@@ -21,6 +21,7 @@ use daemon::http_group;
 use daemon::kernel::setup::NeighbourTable;
 use daemon::kernel::setup::neighbour_tables;
 use daemon::kernel::setup::room_text;
+use daemon::machine::NarrowDevice;
 use serde_json::json;
 
 use crate::data_plane;
@@ -275,6 +276,10 @@ fn ports(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<Fin
             && !device.starts_with("net_tap")
         {
             found.extend(kernel_port(files, &name, (&port.driver, interface), kernel));
+        }
+        let mtu_of = |device: &str| Some(files.number(&format!("sys/class/net/{device}/mtu"))).filter(|mtu| *mtu > 0);
+        if let Some(narrow) = NarrowDevice::of(port, mtu_of) {
+            found.push(finding(&format!("{name}: mtu"), Level::Error, narrow.problem(), narrow.remedy()));
         }
     }
     found
@@ -765,6 +770,22 @@ mod tests {
         let driver = tree.0.join("sys/bus/pci/devices/0000:3b:00.0/driver");
         std::os::unix::fs::symlink("../../../../bus/pci/drivers/vfio-pci", driver).unwrap();
         assert_eq!(of(&examine(&tree.files(), Some(&config("2, 3")), &NONE), "port in").level, Level::Ok);
+    }
+
+    #[test]
+    fn a_device_that_takes_less_than_its_port_is_an_error() {
+        let found = |mtu: &str| {
+            let tree = Tree::new("mtu", &[HEALTHY, &[("sys/class/net/eth1/mtu", mtu)]].concat());
+            let found = examine(&tree.files(), Some(&config("2, 3")), &NONE);
+            found.into_iter().find(|one| one.check == "port out: mtu")
+        };
+        let narrow = found("1300\n").unwrap();
+        assert_eq!(
+            (narrow.level, narrow.remedy.as_str()),
+            (Level::Error, "ip link set eth1 mtu 1500; or write mtu = 1300")
+        );
+        assert!(narrow.seen.starts_with("eth1 has the MTU 1300, and the interface mtu = 1500"), "{narrow:?}");
+        assert_eq!([found("1500\n"), found("9000\n"), found("")], [const { None }; 3]);
     }
 
     #[test]

@@ -31,6 +31,12 @@ const MAPPINGS: [u32; 11] =
 const MAPPINGS_WITHOUT_HUGEPAGES: u32 = 1_000_000;
 /// Of the ordinary memory that is free, the part that a first configuration may take.
 const SHARE_OF_MEMORY: u64 = 4;
+/// The MTU of a port unless its interface says another.
+const MTU: u64 = 1_500;
+/// MTUs that an interface may have, and the largest beside a port with AF_XDP.
+const MTU_LEAST: u64 = 68;
+const MTU_MOST: u64 = 9_216;
+const MTU_MOST_OF_XDP: u64 = 3_686;
 /// Most workers in a first configuration.
 const WORKERS_MAX: usize = 4;
 
@@ -41,6 +47,9 @@ struct Answers {
     outside: String,
     inside_address: (Ipv4Addr, u8),
     outside_address: (Ipv4Addr, u8),
+    /// Of both, if it is not the usual one.
+    inside_mtu: Option<u64>,
+    outside_mtu: Option<u64>,
     gateway: Ipv4Addr,
     pool: Vec<String>,
     subscribers: Vec<String>,
@@ -210,7 +219,10 @@ fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker
     }
     let cpus = machine::numbers(&files.text("sys/devices/system/cpu/online")).len();
     let memory_kib = files.field("proc/meminfo", "MemAvailable").trim_end_matches(" kB").parse().unwrap_or(u64::MAX);
+    let has_xdp = files.exists("proc/sys/net/core/bpf_jit_enable") && files.exists("sys/kernel/btf");
     Ok(Answers {
+        inside_mtu: mtu(files, &inside, has_xdp),
+        outside_mtu: mtu(files, &outside, has_xdp),
         inside,
         outside,
         inside_address,
@@ -222,8 +234,15 @@ fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker
         workers: (cpus / 2).clamp(1, WORKERS_MAX),
         memory: Memory { hugepages: files.free_hugepages(), ordinary_bytes: memory_kib.saturating_mul(1024) },
         mappings: MAPPINGS_WITHOUT_HUGEPAGES,
-        has_xdp: files.exists("proc/sys/net/core/bpf_jit_enable") && files.exists("sys/kernel/btf"),
+        has_xdp,
     })
+}
+
+/// The MTU of an interface of the kernel, as far as a port can have it; none if it is the usual one.
+fn mtu(files: &Files, name: &str, has_xdp: bool) -> Option<u64> {
+    let most = if has_xdp { MTU_MOST_OF_XDP } else { MTU_MOST };
+    let mtu = files.number(&format!("sys/class/net/{name}/mtu"));
+    Some(mtu.clamp(MTU_LEAST, most)).filter(|_| mtu != 0 && mtu != MTU)
 }
 
 /// The parts of an answer with commas.
@@ -287,15 +306,20 @@ fn configuration(answers: &Answers) -> String {
     let mut text = String::from(
         "# Written by natrix init. docs/configuration.md explains every key; natrix check reports faults.\n",
     );
-    let sides =
-        [("inside", &answers.inside, answers.inside_address), ("outside", &answers.outside, answers.outside_address)];
-    for (number, (side, name, (address, length))) in sides.into_iter().enumerate() {
+    let sides = [
+        ("inside", &answers.inside, answers.inside_address, answers.inside_mtu),
+        ("outside", &answers.outside, answers.outside_address, answers.outside_mtu),
+    ];
+    for (number, (side, name, (address, length), mtu)) in sides.into_iter().enumerate() {
         // A name may have quotation marks in it.
         let driver = serde_json::Value::from(driver(name, number, answers.has_xdp));
         let _ = write!(
             text,
             "\n[[interface]]\nname = \"{side}\"\nrealm = \"{side}\"\ndriver = {driver}\naddresses = [\"{address}/{length}\"]\n"
         );
+        if let Some(mtu) = mtu {
+            let _ = writeln!(text, "mtu = {mtu}");
+        }
     }
     let own = connected(answers.inside_address);
     let behind = answers.subscribers.iter().filter(|prefix| **prefix != own);
@@ -461,6 +485,28 @@ mod tests {
         assert!(mappings < 1_000_000 && needed <= 256 << 20, "{mappings}: {needed}");
         // Less than the least is for natrix check to refuse.
         assert_eq!(with(0, 0, 1 << 20).0, 50_000);
+    }
+
+    #[test]
+    fn the_mtu_is_that_of_the_interface() {
+        let tree = Tree::new("mtu", &[("sys/class/net/eth0/mtu", "1500\n"), ("sys/class/net/eth1/mtu", "1300\n")]);
+        let mut made = answers(&[], "\n\n203.0.113.0/28\n", true).unwrap();
+        made.inside_mtu = mtu(&tree.files(), &made.inside, true);
+        made.outside_mtu = mtu(&tree.files(), &made.outside, true);
+        assert_eq!(configuration(&made).matches("mtu = ").count(), 1, "the usual one is not written");
+        let of_ports = |made: &Answers| check(made).ports.iter().map(|port| port.mtu).collect::<Vec<_>>();
+        assert_eq!(of_ports(&made), [1_500, 1_300]);
+        // No more than a port can have.
+        let of = |mtu_of_device: &str, has_xdp| {
+            let tree = Tree::new("mtu-of", &[("sys/class/net/eth1/mtu", mtu_of_device)]);
+            mtu(&tree.files(), "eth1", has_xdp)
+        };
+        assert_eq!([of("9000", false), of("65536", false), of("9000", true)], [Some(9_000), Some(9_216), Some(3_686)]);
+        assert_eq!([of("64", true), of("", true)], [Some(68), None]);
+        for mtu in [68, 9_216] {
+            made.outside_mtu = Some(mtu);
+            assert_eq!(of_ports(&made), [1_500, mtu as u16]);
+        }
     }
 
     #[test]
