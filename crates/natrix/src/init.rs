@@ -135,11 +135,7 @@ pub(crate) fn run(arguments: &Init, out: &mut dyn Write) -> Result<(), Failure> 
         about_queues(&answers, &files, &is_virtual_cable).iter().try_for_each(|note| writeln!(out, "{note}"))?;
     }
     for device in [&answers.inside, &answers.outside].into_iter().filter(|name| !machine::is_pci(name)) {
-        writeln!(
-            out,
-            "note: while natrix runs, it has {device} to itself; log in through another interface, and remove the \
-             kernel's address:\n  ip address flush dev {device}"
-        )?;
+        writeln!(out, "{}", about_kernel(device))?;
     }
     Ok(())
 }
@@ -382,6 +378,16 @@ fn about_queues(answers: &Answers, files: &Files, is_virtual_cable: &dyn Fn(&str
     with_queues.map(note).collect()
 }
 
+/// What keeps the kernel from what is for Natrix on an interface that both see.
+fn about_kernel(device: &str) -> String {
+    let key = format!("net.ipv4.conf.{}.forwarding", device.replace('.', "/"));
+    format!(
+        "note: while natrix runs, it has {device} to itself; log in through another interface, remove the kernel's \
+         address, and keep the kernel from forwarding what arrives there (net.ipv4.ip_forward):\n  \
+         ip address flush dev {device}\n  sysctl -w {key}=0"
+    )
+}
+
 /// What was written about memory, and why.
 fn about_memory(answers: &Answers, needed: u64) -> String {
     let FreeHugepages { small, large, small_in_use } = answers.memory.hugepages;
@@ -507,6 +513,16 @@ mod tests {
             made.outside_mtu = Some(mtu);
             assert_eq!(of_ports(&made), [1_500, mtu as u16]);
         }
+    }
+
+    #[test]
+    fn the_kernel_must_leave_an_interface_alone() {
+        let said = about_kernel("eth1");
+        assert!(
+            said.ends_with(":\n  ip address flush dev eth1\n  sysctl -w net.ipv4.conf.eth1.forwarding=0"),
+            "{said}"
+        );
+        assert!(about_kernel("eth1.7").ends_with("sysctl -w net.ipv4.conf.eth1/7.forwarding=0"));
     }
 
     #[test]

@@ -6,12 +6,15 @@ use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
 
 use config::Config;
+use config::Port;
+use daemon::kernel::ingress::copied_from;
 use daemon::kernel::ingress::copying_ports;
 use daemon::kernel::ingress::is_closed;
 use daemon::kernel::ingress::is_reached;
 
 use super::Finding;
 use super::Level;
+use super::XDP;
 use super::finding;
 use super::ok;
 use crate::machine::Files;
@@ -42,7 +45,51 @@ pub(super) fn examine(
         let is_closed = if is_running { is_closed(device).ok() } else { None };
         heard_twice(files, &format!("port {}: kernel", port.name), (device, own), is_closed)
     }));
+    found.extend(also_received(files, config, addresses));
     found
+}
+
+/// Ports without a device in the kernel whose interface has an address of the kernel: it answers,
+/// and it forwards what subscribers send as it is.
+fn also_received(files: &Files, config: &Config, addresses: &BTreeMap<String, Vec<(Ipv4Addr, u8)>>) -> Vec<Finding> {
+    let links = || config.interfaces.iter().zip(&config.kernel);
+    let has_device =
+        |port: usize| links().any(|(link, name)| link.port == port && link.vlan.is_none() && name.is_some());
+    let mut found = Vec::new();
+    for (_, port) in config.ports.iter().enumerate().filter(|(index, _)| !has_device(*index)) {
+        // A queue of AF_XDP takes the packets away from the kernel while there is an instance.
+        let when = if port.driver.starts_with(XDP) { " while no instance runs" } else { "" };
+        let device = received_from(port).and_then(|device| Some((device, addresses.get(device)?.first()?.0)));
+        let Some((device, address)) = device else { continue };
+        let check = format!("port {}: kernel", port.name);
+        let key = format!("net.ipv4.conf.{}.forwarding", device.replace('.', "/"));
+        let of_device = files.text(&format!("proc/sys/net/ipv4/conf/{device}/forwarding"));
+        let of_all = || files.text("proc/sys/net/ipv4/ip_forward");
+        let forwards = if of_device.is_empty() { of_all() } else { of_device } == "1";
+        let remedy = format!("ip address flush dev {device}");
+        found.push(match forwards {
+            true => {
+                let seen = format!(
+                    "{device} has the address {address}, and {key} is 1: the kernel forwards packets of subscribers \
+                     untranslated{when}"
+                );
+                finding(&check, Level::Error, seen, format!("{remedy}; sysctl -w {key}=0"))
+            }
+            false => {
+                let seen =
+                    format!("{device} has the address {address}: the kernel answers what Natrix answers, too{when}");
+                finding(&check, Level::Warning, seen, remedy)
+            }
+        });
+    }
+    found
+}
+
+/// The interface that a port receives from beside the kernel; none if the kernel never receives what
+/// the port does.
+fn received_from(port: &Port) -> Option<&str> {
+    let of_xdp = || port.driver.split(',').find_map(|word| word.strip_prefix("iface="));
+    copied_from(port).or_else(|| of_xdp().filter(|_| port.driver.starts_with(XDP)))
 }
 
 /// `natrix run` makes the device itself, and refuses one of the same name that it did not make.
@@ -212,5 +259,39 @@ mod tests {
         assert_eq!(seen(&[], Some(false)).0, Level::Warning, "the chain could not be made");
         assert!(seen(&["192.168.7.1"], Some(true)).1.contains("still drops"));
         assert_eq!(found(&config("net_af_xdp0,iface=eth1", ""), &[forwards], &["192.168.7.1"], false), []);
+    }
+
+    #[test]
+    fn an_address_of_the_kernel_on_a_port_is_found() {
+        let text = |driver: &str| {
+            format!(
+                "[[interface]]\nname = \"in\"\nrealm = \"inside\"\ndriver = \"{driver}\"\n\
+                 addresses = [\"100.64.0.1/24\"]\n{OUT}"
+            )
+        };
+        let parse =
+            |driver: &str| config::parse(&text(driver), "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"));
+        let [packet, xdp] = ["net_af_packet0,iface=eth1", "net_af_xdp0,iface=eth1"].map(parse);
+        let own = &["192.168.7.1"][..];
+        assert_eq!(found(&packet, &[], &[], false), []);
+        let answers = "eth1 has the address 192.168.7.1: the kernel answers what Natrix answers, too";
+        assert_eq!(found(&packet, &[], own, false), [(Level::Warning, answers.to_owned())]);
+        assert_eq!(found(&xdp, &[], own, false), [(Level::Warning, format!("{answers} while no instance runs"))]);
+        let forwards = ("proc/sys/net/ipv4/ip_forward", "1\n");
+        let of_device = |on: &'static str| ("proc/sys/net/ipv4/conf/eth1/forwarding", on);
+        for files in [&[forwards][..], &[of_device("1\n")], &[forwards, of_device("1\n")]] {
+            for config in [&packet, &xdp] {
+                let one = found(config, files, own, false);
+                assert_eq!((one.len(), one[0].0), (1, Level::Error), "{one:?}");
+                assert!(one[0].1.contains("the kernel forwards packets of subscribers untranslated"), "{one:?}");
+            }
+        }
+        assert_eq!(found(&packet, &[forwards, of_device("0\n")], own, false)[0].0, Level::Warning, "not by this one");
+        assert_eq!(found(&packet, &[forwards], &[], false), []);
+        let addresses = BTreeMap::from([("eth1".to_owned(), vec![("192.168.7.1".parse().unwrap(), 24)])]);
+        let one = &examine(&Tree::new("forwards", &[forwards]).files(), &packet, &addresses, false)[0];
+        assert_eq!(one.remedy, "ip address flush dev eth1; sysctl -w net.ipv4.conf.eth1.forwarding=0");
+        assert_eq!(found(&parse("net_tap0,iface=eth1"), &[forwards], own, false), [], "the kernel sends into it");
+        assert_eq!(found(&parse("0000:3b:00.0"), &[forwards], own, false), []);
     }
 }
