@@ -2,6 +2,7 @@
 
 mod default_route;
 mod devices;
+mod event_log;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -138,7 +139,7 @@ fn examine(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<F
     found.extend(config.and_then(|config| reverse_path(files, config)));
     found.extend(config.and_then(|config| default_route::check(files, config)));
     found.extend(config.and_then(groups));
-    found.extend(config.map(event_log));
+    found.extend(config.into_iter().flat_map(event_log::check));
     found.push(clock_source(files));
     found.push(clock_is_set(files));
     found.extend(cpus(files, config));
@@ -511,17 +512,6 @@ fn clock_is_set(files: &Files) -> Finding {
     }
 }
 
-/// An instance without a log is none that does not work.
-fn event_log(config: &Config) -> Finding {
-    let check = "event log";
-    let store = config.event_log.as_ref().map(|log| log.store.as_ref().map(|store| store.path.display().to_string()));
-    match store {
-        None => finding(check, Level::Note, "none: holders cannot be found later", "set [log.store] path"),
-        Some(None) => ok(check, "lines of JSON, without a store"),
-        Some(Some(path)) => ok(check, format!("store {path}")),
-    }
-}
-
 fn cpus(files: &Files, config: Option<&Config>) -> Vec<Finding> {
     let online = machine::numbers(&files.text("sys/devices/system/cpu/online"));
     let isolated = machine::numbers(&files.text("sys/devices/system/cpu/isolated"));
@@ -629,13 +619,6 @@ mod tests {
              [workers]\n{workers}\n"
         );
         config::parse(&text, "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"))
-    }
-
-    #[test]
-    fn a_configuration_without_a_log_is_no_fault_but_is_noticed() {
-        let one = event_log(&config("2, 3"));
-        assert_eq!((one.level, one.remedy.as_str()), (Level::Note, "set [log.store] path"));
-        assert_eq!(one.seen, "none: holders cannot be found later");
     }
 
     fn of<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
