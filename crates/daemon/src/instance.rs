@@ -288,8 +288,22 @@ impl Instance {
     pub(crate) fn with_routes<P: Family, T>(&self, look: impl FnOnce(&RibOf<P>) -> T) -> T {
         match self.routing.get() {
             Some(routing) => look(&lock(P::rib(routing))),
-            None => look(&RibOf::of(self.shared().settings())),
+            None => {
+                let mut rib = RibOf::of(self.shared().settings());
+                // Nobody follows links there. If no worker answers, nothing is known about them.
+                if let Ok(is_up) = self.interfaces_up() {
+                    rib.set_links(&is_up);
+                }
+                look(&rib)
+            }
         }
+    }
+
+    /// By interface: whether its port has link.
+    fn interfaces_up(&self) -> Result<Vec<bool>, Fault> {
+        let ports_up = self.ports_up(&self.snapshot(0)?.ports_up);
+        let is_up = |link: &InterfaceLink| ports_up.get(link.port.index()).copied().unwrap_or(false);
+        Ok(self.description.links.iter().map(is_up).collect())
     }
 
     /// The rates of the last second.

@@ -477,7 +477,7 @@ impl Follower {
     /// Takes over which interfaces have a link. Routes follow in [`Follower::follow_links`].
     fn note_links(&mut self, health: &Health) {
         // Without an answer of the workers nothing is known about links.
-        if self.fib.is_none() || !health.workers_alive {
+        if !health.workers_alive {
             return;
         }
         let interfaces = || (0..health.interfaces_up.len() as u16).map(InterfaceId);

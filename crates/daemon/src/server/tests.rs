@@ -131,6 +131,11 @@ impl Running {
     }
 
     fn start_with(name: &str, settings: nat::Settings) -> Running {
+        Running::start_on(name, settings, "memory")
+    }
+
+    /// `wan`: the driver of the port outside, by its description.
+    fn start_on(name: &str, settings: nat::Settings, wan: &str) -> Running {
         let directory = Directory::new(name);
         let clock = Clock::start();
         let Bed { ports, mut workers, .. } = Bed::of(settings, 2);
@@ -140,15 +145,15 @@ impl Running {
             worker.set_mailbox(inbox);
             askers.push(asker);
         }
-        let port = |name: &str| PortDescription {
+        let port = |name: &str, driver: &str| PortDescription {
             name: name.to_owned(),
-            driver: "memory".to_owned(),
+            driver: driver.to_owned(),
             station: MacAddress([2, 0, 0, 0, 0, 0]),
         };
         let description = Description {
             version: "1.2.3".to_owned(),
             config_path: "test.toml".to_owned(),
-            ports: vec![port("lan"), port("wan")],
+            ports: vec![port("lan", "memory"), port("wan", wan)],
             links: vec![
                 InterfaceLink { port: INSIDE, vlan: None },
                 InterfaceLink { port: OUTSIDE, vlan: None },
@@ -1038,6 +1043,28 @@ fn look_at_links(watch: &mut LinkWatch, instance: &Instance, up: &[bool], second
         watch.report(instance, Log::new(config::LogLevel::Info), up, at);
     });
     written.0.lock().expect("no panic").clone()
+}
+
+#[test]
+fn routes_show_a_link_that_is_down_without_the_kernels_routes() {
+    let running = Running::start_on("no-link", settings(), "net_af_packet0,iface=natrix-none");
+    let mut client = running.client();
+    let mut shown = || {
+        let interfaces: Vec<control::Interface> = all(&mut client, |_| Request::Interfaces, &List::default());
+        let routes: Vec<control::Route> = all(&mut client, Request::Routes, &List::default());
+        let hops = routes.iter().flat_map(|route| route.next_hops.iter().map(move |hop| (route, hop)));
+        for (route, hop) in hops.clone() {
+            let interface = interfaces.iter().find(|interface| interface.name == hop.interface).expect("its interface");
+            assert_eq!(hop.link_up, interface.link_up, "{route:?}");
+            assert_eq!(route.reason.contains("its interface has no link"), !hop.link_up, "{route:?}");
+        }
+        let of_wan = hops.filter(|(_, hop)| hop.interface == "wan").map(|(_, hop)| hop.link_up);
+        of_wan.collect::<BTreeSet<bool>>()
+    };
+    assert_eq!(shown(), BTreeSet::from([true]));
+    let link = DeviceLink { index: 7_777_777, name: "natrix-none".to_owned(), ..DeviceLink::default() };
+    running.instance.below().take(&Seen { links: Some(vec![link]), removed: Vec::new() });
+    assert_eq!(shown(), BTreeSet::from([false]));
 }
 
 #[test]

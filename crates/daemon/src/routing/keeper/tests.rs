@@ -11,6 +11,7 @@ use super::*;
 use crate::below::Seen;
 use crate::routing::family::Family;
 use crate::routing::rib::Hop;
+use crate::routing::rib::HopState;
 use crate::routing::rib::KernelRoute;
 
 const LAN: usize = 0;
@@ -47,8 +48,13 @@ impl Source for Endless {
 /// Two interfaces outside, with a static default route over the first and one of the kernel over
 /// the second. There are no pools, so nothing is announced to the kernel of the machine.
 fn follower(links: &Links) -> (Follower, Arc<Routing>) {
+    follower_of(links, true)
+}
+
+/// `live_routes`: whether the routes of the kernel count.
+fn follower_of(links: &Links, live_routes: bool) -> (Follower, Arc<Routing>) {
     let mut settings = crate::routing::rib::tests::settings();
-    settings.live_routes = true;
+    settings.live_routes = live_routes;
     settings.interfaces.push(settings.interfaces[WAN].clone());
     let next_hop = core::net::Ipv4Addr::new(192, 0, 2, 254);
     settings.routes = vec![Route { prefix: Prefix::ALL, next_hop, interface: InterfaceId(WAN as u16) }];
@@ -114,6 +120,25 @@ fn a_link_goes_down_while_all_routes_are_compared() {
     follower.look_at = Instant::now();
     follower.compare(&mut reader, Cause::Time);
     assert!(reader.read <= COMPARED_AT_ONCE, "seen after {} routes, with no end of them", reader.read);
+}
+
+#[test]
+fn links_are_followed_without_routes_of_the_kernel() {
+    let links: Links = Arc::new(Mutex::new(vec![true; 3]));
+    let (mut follower, routing) = follower_of(&links, false);
+    let state = |interface: usize| {
+        let hop = Hop { interface: InterfaceId(interface as u16), gateway: 0, weight: 1 };
+        lock(&routing.rib).state(&hop)
+    };
+    follower.look();
+    assert_eq!([state(LAN), state(WAN)], [HopState::Usable; 2]);
+    lock(&links)[WAN] = false;
+    follower.look();
+    follower.follow_links();
+    assert_eq!([state(LAN), state(WAN)], [HopState::Usable, HopState::NoLink]);
+    lock(&links)[WAN] = true;
+    follower.look();
+    assert_eq!(state(WAN), HopState::Usable);
 }
 
 #[test]
