@@ -113,6 +113,77 @@ def doctor_knows_virtual_cables_from_what_stands_on_an_interface(n):
 
 
 @test("api")
+def doctor_finds_a_port_that_loses_or_leaks_packets(n):
+    """Its MTU is too small; the kernel answers on it, and forwards. What doctor prints mends each."""
+    here = n.nat.full_name
+    process.run(["ip", "-n", here, "link", "add", "drport", "type", "veth", "peer", "name", "drpeer"])
+    path = n.state.directory / "port.toml"
+    path.write_text(
+        "".join(
+            f'[[interface]]\nname = "{side}"\nrealm = "{side}"\ndriver = "net_af_packet{number},iface={device}"\naddresses = ["{address}"]\n'
+            for number, (side, device, address) in enumerate([("inside", "drport", "100.64.0.1/24"), ("outside", "drpeer", "198.51.100.2/24")])
+        )
+        + '[[route]]\nprefix = "0.0.0.0/0"\nvia = "198.51.100.1"\n'
+        + '[[pool]]\nname = "main"\naddresses = ["203.0.113.1"]\nsubscribers = ["100.64.0.0/24"]\n'
+    )
+
+    def found(check):
+        _, out, err = n.nat.run([n.dut.binary, "doctor", "-c", path, "--json"])
+        checks = {one["check"]: one for one in map(json.loads, out.splitlines())}
+        expect("port inside" in checks, f"{out}{err}")
+        return checks.get(check)
+
+    def mend(one):
+        expect_equal(n.nat.run(["sh", "-c", one["remedy"].partition("; or ")[0]])[0], 0, f"remedy: {one}")
+
+    try:
+        expect_equal((found("port inside: mtu"), found("port inside: kernel")), (None, None), "nothing is wrong")
+        n.nat.run(["ip", "link", "set", "drport", "mtu", "1300"])
+        narrow = found("port inside: mtu")
+        expect(narrow and narrow["state"] == "error" and "drport has the MTU 1300" in narrow["seen"], f"{narrow}")
+        mend(narrow)
+        expect_equal(found("port inside: mtu"), None, "the MTU is mended")
+        n.nat.run(["ip", "address", "add", "192.168.7.1/24", "dev", "drport"])
+        n.nat.run(["sysctl", "-w", "net.ipv4.conf.drport.forwarding=0"])
+        answers = found("port inside: kernel")
+        expect(answers and answers["state"] == "warning" and "192.168.7.1" in answers["seen"], f"{answers}")
+        n.nat.run(["sysctl", "-w", "net.ipv4.conf.drport.forwarding=1"])
+        forwards = found("port inside: kernel")
+        expect(forwards and forwards["state"] == "error" and "untranslated" in forwards["seen"], f"{forwards}")
+        mend(forwards)
+        expect_equal(found("port inside: kernel"), None, "the address is gone")
+        forwarding = n.nat.run(["cat", "/proc/sys/net/ipv4/conf/drport/forwarding"])[1].strip()
+        expect_equal(forwarding, "0", "and so is forwarding")
+    finally:
+        process.run(["ip", "-n", here, "link", "del", "drport"], check=False)
+
+
+@test("api")
+def doctor_tries_the_disk_of_the_log(n):
+    """A store on a disk that is filled to the last byte, and on one that is read-only."""
+    place = n.state.directory / "disk"
+    place.mkdir()
+    path = n.state.directory / "disk.toml"
+    text = n.dut.configuration.read_text().split("[log", 1)[0]
+    path.write_text(f'{text}\n[log.store]\npath = "{place}/log"\n')
+    doctor = f"{n.dut.binary} doctor -c {path} --json"
+    # The mount ends with the process that sees it.
+    script = f"mount -t tmpfs -o size=SIZE none {place}; mkdir {place}/log; WEAR; {doctor}"
+    cases = [
+        ("64k", f"dd if=/dev/zero of={place}/full bs=1k", "error", "cannot be written: No space left"),
+        ("2g", f"mount -o remount,ro {place}", "error", "cannot be written: Read-only file system"),
+        ("100m", "true", "warning", "only 100 MiB are free"),
+        ("2g", "true", "ok", "store"),
+    ]
+    for size, wear, state, seen in cases:
+        words = script.replace("SIZE", size).replace("WEAR", wear)
+        _, out, err = n.nat.run(["unshare", "-m", "sh", "-c", words])
+        log = next((one for one in map(json.loads, out.splitlines()) if one["check"] == "event log"), None)
+        expect(log and log["state"] == state and seen in log["seen"], f"{wear}: {log} {out}{err}")
+        expect((log["remedy"] == "") == (state == "ok"), f"{wear}: {log}")
+
+
+@test("api")
 def the_demo_shows_the_users_that_may_search_its_page(n):
     with Network("nxlook", Natrix(n.dut.binary, driver="tap", has_page=True)) as demo:
         demo.start_dut()
