@@ -308,6 +308,9 @@ pub(crate) fn plan(arguments: &PlanArguments, out: &mut dyn Write, notes: &mut d
     if let Some(text) = rules(&plan.rules) {
         writeln!(out, "{text}")?;
     }
+    for warning in &plan.warnings {
+        write_plain(out, &format!("warning: {warning}"))?;
+    }
     for pool in answer.pools.iter().filter(|pool| pool.guarantee_missing.total() > 0) {
         let of = |missing: u64, guaranteed: u64, what| format!("{missing} of {guaranteed} guaranteed {what} ports");
         let (missing, all) = (&pool.guarantee_missing, &pool.guaranteed);
@@ -382,6 +385,9 @@ pub(crate) fn reload(arguments: &NewConfig, out: &mut dyn Write, notes: &mut dyn
             human::duration(reloaded.took_us),
         );
         write_plain(out, &text)?;
+        for warning in &reloaded.warnings {
+            write_plain(out, &format!("warning: {warning}"))?;
+        }
         warn_of_file(&reloaded, out)?;
     }
     Ok(())

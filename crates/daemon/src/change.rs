@@ -306,6 +306,7 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
         rules: rules(&census.outlook),
         unnamed: if details == 0 { Unnamed::default() } else { unnamed(&census, &sum, addresses, details) },
         total,
+        warnings: event_log::shortened(&live.config, &config, instance.event_log()).into_iter().collect(),
         took_us: micros(began),
     };
     let subscribers = census.affected.iter().map(|affected| subscriber_detail((&shared, &candidate), affected, now));
@@ -647,6 +648,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
             Fault::new(format!("configuration {path}"), error.to_string(), remedy)
         })?;
     }
+    let warnings: Vec<String> = event_log::shortened(&live.config, &config, instance.event_log()).into_iter().collect();
     let reshapes = after.reshapes(&before);
     notify(live.log, Report::Reloading);
     let committed = commit(instance, &before, &after, &reshapes, live.log);
@@ -685,6 +687,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
         took_us,
         adoption_us,
         not_saved,
+        warnings,
     };
     log_reloaded(live.log, asked, &reloaded);
     Ok(changes.into_iter().map(Reply::from).chain([reloaded.into()]).collect())
@@ -701,6 +704,9 @@ pub(crate) fn log_reloaded(log: Log, asked: &NewConfig, reloaded: &Reloaded) {
             control::counted(count, "difference"),
             control::duration_text(reloaded.took_us)
         )),
+    }
+    for warning in &reloaded.warnings {
+        log.warn(warning);
     }
     let Some(why) = &reloaded.not_saved else { return };
     let message = format_args!(

@@ -26,10 +26,12 @@ use export::PoolRanges;
 use export::Stdout;
 use export::Sync;
 use export::WriterOptions;
+use export::store::Expired;
 use export::store::Moment;
 use export::store::StoreError;
 use export::store::StoreOptions;
 use export::store::StoreWriter;
+use export::utc_text;
 use mem::ring;
 use mem::ring::Consumer;
 use mem::ring::Producer;
@@ -126,6 +128,40 @@ impl EventLogView {
             self.handle.set_store(options);
         }
     }
+}
+
+/// What a change deletes of the store, if it shortens its retention.
+pub(crate) fn shortened(before: &Config, after: &Config, running: Option<&EventLogView>) -> Option<String> {
+    let store = |config: &Config| config.event_log.as_ref()?.store.clone();
+    let (before, after) = (store(before)?, store(after)?);
+    let kept = after.retention?;
+    if before.retention.is_some_and(|retention| retention <= kept) {
+        return None;
+    }
+    let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let now_us = u64::try_from(unix.as_micros()).unwrap_or(u64::MAX);
+    let expiring = running.map(|view| view.handle.expiring(&store_options(&after), now_us)).unwrap_or_default();
+    let deletes = match expiring {
+        Expired { segments: 0, .. } => "records are deleted earlier than before".to_owned(),
+        Expired { segments, from_us, until_us } => {
+            format!("{}, which this deletes now", records_text(segments, from_us, until_us))
+        }
+    };
+    let is = before.retention.map_or_else(|| "for ever".to_owned(), time_text);
+    Some(format!(
+        "log.store.retention: {deletes} (kept {is} before, {} from now on); a rollback does not bring them back",
+        time_text(kept)
+    ))
+}
+
+fn time_text(time: nat::Duration) -> String {
+    control::duration_text(time.as_micros())
+}
+
+/// Segments of the store, by number and time.
+pub(crate) fn records_text(segments: u64, from_us: u64, until_us: u64) -> String {
+    let segments = control::counted(segments, "segment");
+    format!("{segments} with records from {} to {}", utc_text(from_us), utc_text(until_us))
 }
 
 /// Opens the destination in `wanted`.

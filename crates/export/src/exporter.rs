@@ -26,6 +26,7 @@ use crate::line;
 use crate::line::Names;
 use crate::line::Own;
 use crate::medium::Medium;
+use crate::store::Expired;
 use crate::store::Moment;
 use crate::store::StoreOptions;
 use crate::store::StoreWriter;
@@ -145,6 +146,16 @@ impl Handle {
     /// Current figures of the store, if there is one.
     pub fn stored(&self) -> Option<FiguresView> {
         self.stored.as_ref().map(|stored| stored.view())
+    }
+
+    /// What retention has deleted of the store since the last call.
+    pub fn take_expired(&self) -> Option<Expired> {
+        self.stored.as_ref().map(|stored| stored.take_expired()).filter(|expired| expired.segments > 0)
+    }
+
+    /// What the store would lose at once with these options, by the time of day.
+    pub fn expiring(&self, options: &StoreOptions, now_us: u64) -> Expired {
+        self.stored.as_ref().map_or_else(Expired::default, |stored| stored.expiring(options, now_us))
     }
 
     /// Sets the names of a changed configuration. Checksums of formulas and names of earlier

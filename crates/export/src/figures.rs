@@ -5,7 +5,10 @@ use core::sync::atomic::Ordering;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
+use crate::store::Age;
+use crate::store::Expired;
 use crate::store::Health;
+use crate::store::StoreOptions;
 
 /// The exporter writes them, and any thread may read them.
 #[derive(Debug, Default)]
@@ -19,6 +22,9 @@ pub struct Figures {
     pub(crate) failing: AtomicU64,
     last_error: Mutex<Option<String>>,
     health: Mutex<Health>,
+    /// Of a store: what retention has deleted since somebody asked, and what there is.
+    expired: Mutex<Expired>,
+    ages: Mutex<Vec<Age>>,
 }
 
 /// A reading of [`Figures`].
@@ -64,6 +70,22 @@ impl Figures {
     pub(crate) fn set_health(&self, health: Health) {
         *self.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
         self.bytes.store(health.bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_expired(&self, expired: Expired) {
+        self.expired.lock().unwrap_or_else(PoisonError::into_inner).join(expired);
+    }
+
+    pub(crate) fn take_expired(&self) -> Expired {
+        core::mem::take(&mut *self.expired.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_ages(&self, ages: Vec<Age>) {
+        *self.ages.lock().unwrap_or_else(PoisonError::into_inner) = ages;
+    }
+
+    pub(crate) fn expiring(&self, options: &StoreOptions, now_us: u64) -> Expired {
+        options.expiring(&self.ages.lock().unwrap_or_else(PoisonError::into_inner), now_us)
     }
 
     /// Sets the number of waiting records and the age of the oldest that was taken and not written.

@@ -138,7 +138,11 @@ impl Storing {
         if now_us >= self.health_at_us {
             self.health_at_us = now_us + HEALTH_US;
             self.figures.set_health(self.writer.health());
+            if let Some(ages) = self.writer.ages() {
+                self.figures.set_ages(ages);
+            }
         }
+        self.figures.add_expired(self.writer.take_expired());
         let is_failing = u64::from(done.is_err());
         self.figures.failing.store(is_failing, Ordering::Relaxed);
         if let Err(error) = &done {

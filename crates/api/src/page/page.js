@@ -469,7 +469,7 @@ onSubmit("why", explain);
 onSubmit("change", async button => {
   const send = { body: at("text").value, headers: { "content-type": "text/plain" } };
   const done = ({ reloaded, changes }) =>
-    `in use: change ${reloaded.generation}, ${counted(changes.length, "difference")}${reloaded.not_saved ? `; not saved: ${reloaded.not_saved}` : ""}`;
+    `in use: change ${reloaded.generation}, ${counted(changes.length, "difference")}${reloaded.not_saved ? `; not saved: ${reloaded.not_saved}` : ""}${(reloaded.warnings ?? []).map(warning => `; warning: ${warning}`).join("")}`;
   if (button?.value === "rollback") {
     if (!confirm("Return to the configuration before the last reload?")) return;
     at("changed").textContent = done(await order("api/v1/rollback"));

@@ -307,6 +307,9 @@ pub struct Plan {
     /// Objects beyond those that details name; empty if no details were requested.
     #[serde(default)]
     pub unnamed: Unnamed,
+    /// What else it would do that a rollback does not undo, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// How long counting took.
     pub took_us: u64,
 }
@@ -333,6 +336,9 @@ pub struct Reloaded {
     /// next restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_saved: Option<String>,
+    /// What else it does that a rollback does not undo, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
 }
 
 /// One thing wrong with a configuration file.

@@ -1,15 +1,17 @@
 //! What the log of the process says about the event log: that it cannot be written, that mappings
 //! are refused or records lost for lack of room, and that it is over. Each is said when it begins
-//! and when it ends, however long it takes.
+//! and when it ends, however long it takes. And what retention has deleted.
 
 use core::fmt::Display;
 
 use export::FiguresView;
+use export::store::Expired;
 use nat::Duration;
 use nat::Instant;
 use nat::Verdict;
 use nat::event::BackPressure;
 
+use crate::event_log::records_text;
 use crate::instance::Instance;
 use crate::log::Log;
 use crate::mailbox::Snapshot;
@@ -39,6 +41,8 @@ pub(super) struct Seen {
     lost: u64,
     /// Packets that were refused because their mapping would have had no record.
     refused: u64,
+    /// What retention has deleted since the last look.
+    expired: Option<Expired>,
 }
 
 impl Seen {
@@ -49,6 +53,7 @@ impl Seen {
         Some(Seen {
             now: instance.clock.now(),
             back_pressure: instance.shared().settings().events.back_pressure,
+            expired: view.handle.take_expired(),
             writers: [view.handle.stored(), has_lines.then(|| view.handle.figures())],
             lost: snapshots.iter().map(|snapshot| snapshot.events.lost).sum(),
             refused: snapshots.iter().map(|snapshot| snapshot.counters.of(Verdict::LogFull)).sum(),
@@ -161,6 +166,10 @@ impl LogWatch {
         lines.extend(change.map(of_refused));
         let change = self.lost.look(seen.now, seen.lost, false);
         lines.extend(change.map(|change| of_lost(change, seen.back_pressure)));
+        lines.extend(seen.expired.map(|Expired { segments, from_us, until_us }| {
+            let records = records_text(segments, from_us, until_us);
+            (Level::Info, format!("log store: log.store.retention has deleted {records}"))
+        }));
         lines
     }
 }
@@ -232,7 +241,18 @@ mod tests {
     fn seen(seconds: u64, back_pressure: BackPressure) -> Seen {
         let store = Some(FiguresView::default());
         let now = Instant::from_micros(seconds * 1_000_000);
-        Seen { now, back_pressure, writers: [store, None], lost: 0, refused: 0 }
+        Seen { now, back_pressure, writers: [store, None], lost: 0, refused: 0, expired: None }
+    }
+
+    #[test]
+    fn what_retention_deletes_is_one_line_a_look() {
+        let mut watch = LogWatch::default();
+        let expired = Expired { segments: 3, from_us: 1_700_000_000_000_000, until_us: 1_700_003_600_000_000 };
+        let lines = watch.look(&Seen { expired: Some(expired), ..seen(1, BackPressure::Drop) });
+        let (from, until) = (export::utc_text(expired.from_us), export::utc_text(expired.until_us));
+        let line = format!("log store: log.store.retention has deleted 3 segments with records from {from} to {until}");
+        assert_eq!(lines, [(Level::Info, line)]);
+        assert_eq!(watch.look(&seen(2, BackPressure::Drop)), []);
     }
 
     fn failing(mut seen: Seen, errors: u64, is_failing: bool) -> Seen {

@@ -1178,6 +1178,7 @@ fn the_record_of_a_change_names_subscribers_prefixes() {
         took_us: 9,
         adoption_us: 1,
         not_saved: None,
+        warnings: Vec::new(),
     };
     assert_eq!(change_subject("natrix.toml", &[same.into()]), "natrix.toml: change 3 (no differences)");
 }

@@ -687,6 +687,38 @@ fn an_undone_change_reports_no_full_pool_again() {
 }
 
 #[test]
+fn a_shorter_retention_is_warned_of_before_records_go() {
+    let mut one = Instance::start("shorter", "[log.store]\npath = \"HERE/store\"\nretention = \"180 d\"\n");
+    let kept = |one: &Instance, retention: &str| {
+        let text = one.text.replace("retention = \"180 d\"", retention);
+        one.write("next.toml", &text)
+    };
+    let warnings = |replies: &[Reply]| -> Vec<String> {
+        let found = replies.iter().find_map(|reply| match reply {
+            Reply::Plan(plan) => Some(plan.warnings.clone()),
+            Reply::Reloaded(reloaded) => Some(reloaded.warnings.clone()),
+            _ => None,
+        });
+        found.unwrap_or_else(|| panic!("{replies:?}"))
+    };
+    let asked = kept(&one, "retention = \"2 min\"");
+    let planned = warnings(&ask(&mut one.client, &Request::Plan(asked.clone())));
+    assert_eq!(planned.len(), 1, "{planned:?}");
+    let said = "(kept 180d00h before, 2m00s from now on); a rollback does not bring them back";
+    assert!(planned[0].starts_with("log.store.retention: ") && planned[0].ends_with(said), "{planned:?}");
+    assert_eq!(warnings(&one.reload(asked)), planned);
+    // Longer, and for ever.
+    for retention in ["retention = \"1 d\"", "retention = \"180 d\"", ""] {
+        let asked = kept(&one, retention);
+        assert_eq!(warnings(&one.reload(asked)), Vec::<String>::new(), "{retention}");
+    }
+    let asked = kept(&one, "retention = \"1 d\"");
+    let planned = warnings(&ask(&mut one.client, &Request::Plan(asked)));
+    assert!(planned[0].contains("(kept for ever before, 1d00h from now on)"), "{planned:?}");
+    one.stop();
+}
+
+#[test]
 fn a_change_of_the_log_loses_no_record() {
     let log = "[log]\nevents = \"HERE/events.json\"\nback_pressure = \"refuse\"\n";
     let mut one = Instance::start("moves", log);

@@ -80,6 +80,8 @@ pub use verify::Stat;
 pub use verify::Verified;
 pub use verify::verify;
 pub use verify::verify_text;
+pub(crate) use writer::Age;
+pub use writer::Expired;
 pub use writer::Health;
 pub use writer::StoreOptions;
 pub use writer::StoreWriter;

@@ -141,6 +141,54 @@ impl Default for StoreOptions {
     }
 }
 
+/// Segments that retention deleted, or would delete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// How many.
+    pub segments: u64,
+    /// Time of day at which the first of them begins, µs since 1970.
+    pub from_us: u64,
+    /// The same of the first one that stays.
+    pub until_us: u64,
+}
+
+impl Expired {
+    /// The oldest of segments, as far as they begin before a time of day; never the newest. `begins`:
+    /// of all, the oldest first.
+    fn of(begins: impl ExactSizeIterator<Item = u64> + Clone, before_us: u64) -> Expired {
+        let oldest = begins.len().saturating_sub(1);
+        let segments = begins.clone().take(oldest).take_while(|at_us| *at_us < before_us).count();
+        let at = |place: usize| begins.clone().nth(place).unwrap_or(0);
+        Expired { segments: segments as u64, from_us: at(0), until_us: at(segments) }
+    }
+
+    /// Both together; `later` begins where this ends.
+    pub(crate) fn join(&mut self, later: Expired) {
+        let Expired { segments, from_us, .. } = *self;
+        if later.segments > 0 {
+            *self =
+                if segments == 0 { later } else { Expired { segments: segments + later.segments, from_us, ..later } };
+        }
+    }
+}
+
+/// When a segment begins and ends, in µs since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Age {
+    pub(crate) from_us: u64,
+    pub(crate) covered_us: u64,
+}
+
+impl StoreOptions {
+    /// What a retention would delete of segments of these ages, the oldest first.
+    pub(crate) fn expiring(&self, ages: &[Age], now_us: u64) -> Expired {
+        let Some(retention_us) = self.retention_us else { return Expired::default() };
+        let span_us = self.span_us();
+        let begins = ages.iter().map(|age| age.from_us.max(age.covered_us.saturating_sub(span_us)));
+        Expired::of(begins, now_us.saturating_sub(retention_us))
+    }
+}
+
 /// The state of a store that is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Health {
@@ -203,6 +251,10 @@ pub struct StoreWriter {
     health: Health,
     /// Entries of the catalogue that `health` knows.
     health_entries: u64,
+    /// What retention has deleted since somebody asked.
+    expired: Expired,
+    /// Entries of the catalogue at the last call of [`StoreWriter::ages`].
+    ages_entries: u64,
     /// Set to end a merge early.
     is_ending: Arc<AtomicBool>,
     /// Segments that cannot be merged, because they are damaged.
@@ -383,6 +435,8 @@ impl StoreWriter {
             base_us: uptime_us - now.monotonic_us as i64,
             health: Health::default(),
             health_entries: 0,
+            expired: Expired::default(),
+            ages_entries: 0,
             is_ending: Arc::default(),
             unreadable: BTreeSet::new(),
             findings,
@@ -479,6 +533,18 @@ impl StoreWriter {
             records_lost: self.health.records_lost.saturating_add(lost),
             ..self.health
         }
+    }
+
+    /// What retention has deleted since the last call.
+    pub(crate) fn take_expired(&mut self) -> Expired {
+        core::mem::take(&mut self.expired)
+    }
+
+    /// The ages of all segments, the oldest first, if they are others than at the last call.
+    pub(crate) fn ages(&mut self) -> Option<Vec<Age>> {
+        let entries = self.catalogue.catalogue.entries;
+        let is_news = core::mem::replace(&mut self.ages_entries, entries) != entries;
+        is_news.then(|| self.begins(u64::MAX).into_iter().map(|(_, age)| age).collect())
     }
 
     /// True if more events may be added.
@@ -810,23 +876,29 @@ impl StoreWriter {
             return Ok(());
         }
         let before_us = self.now.unix_us.saturating_sub(retention_us);
-        for id in self.begun_before(before_us) {
+        let begins = self.begins(self.options.span_us());
+        let of = |some: &[(u64, Age)]| Expired::of(some.iter().map(|(_, age)| age.from_us), before_us);
+        let count = of(&begins).segments as usize;
+        for (place, (id, _)) in begins.iter().enumerate().take(count) {
             let unix_us = self.now.unix_us;
-            self.catalogue.append(Entry::Deleted { id, unix_us, retention_us })?;
-            self.remove_segment(id)?;
+            self.catalogue.append(Entry::Deleted { id: *id, unix_us, retention_us })?;
+            // Also if a later one fails.
+            self.expired.join(of(&begins[place..place + 2]));
+            self.remove_segment(*id)?;
         }
         Ok(())
     }
 
-    /// The oldest segments, as far as they begin before a time of day; never the newest.
-    fn begun_before(&self, before_us: u64) -> Vec<u64> {
+    /// All segments with their ages, the oldest first. Of one that is longer than `span_us`, only the
+    /// last part counts.
+    fn begins(&self, span_us: u64) -> Vec<(u64, Age)> {
         let catalogue = &self.catalogue.catalogue;
         let mut latest_us = self.now.unix_us;
         let mut begun = Vec::new();
         for segment in catalogue.segments.values().rev() {
             let Coverage { from_us, covered_us, .. } = segment.coverage;
             // A longer one was made with a longer retention: its last records stay their time.
-            let from_us = from_us.max(covered_us.saturating_sub(self.options.span_us()));
+            let from_us = from_us.max(covered_us.saturating_sub(span_us));
             let clocks = catalogue.boots.get(segment.boot as usize).map_or(&[][..], |boot| &boot.clocks);
             let next = clocks.partition_point(|clock| clock.monotonic_us <= from_us);
             let during = clocks.iter().skip(next.saturating_sub(1));
@@ -837,10 +909,11 @@ impl StoreWriter {
             if own_us <= self.now.unix_us {
                 latest_us = own_us;
             }
-            begun.push((segment.id, own_us.min(latest_us)));
+            let covered_us = covered_us.saturating_add_signed(offset);
+            begun.push((segment.id, Age { from_us: own_us.min(latest_us), covered_us }));
         }
-        let oldest = begun.iter().skip(1).rev();
-        oldest.take_while(|(_, at_us)| *at_us < before_us).map(|(id, _)| *id).collect()
+        begun.reverse();
+        begun
     }
 
     /// Ends the boot: seals what is left and records a clean stop. With `compact`, merges what is

@@ -468,8 +468,37 @@ fn a_segment_of_a_longer_retention_keeps_its_last_records() {
         aged.go(&mut writer, 1);
         assert!(ids(&writer).contains(&long), "its last records are {hours} hours old");
     }
+    assert_eq!(writer.take_expired(), Expired::default());
     aged.go(&mut writer, 2);
     assert!(!ids(&writer).contains(&long));
+}
+
+#[test]
+fn what_retention_deletes_is_counted_with_its_times() {
+    let aged = Aged::new("counted");
+    let mut writer = aged.open(1_000_000, None);
+    (0..6).for_each(|_| aged.go(&mut writer, 1));
+    let (known, ages) = (ids(&writer), writer.ages().expect("there are segments"));
+    assert_eq!((known.len(), ages.len(), writer.ages()), (6, 6, None), "no news");
+    let shorter = StoreOptions { retention_us: Some(3 * HOUR_US), ..writer.options.clone() };
+    let would = shorter.expiring(&ages, writer.now.unix_us);
+    assert!(would.segments >= 2 && would.segments < 6, "{would:?}");
+    assert_eq!(writer.options.expiring(&ages, writer.now.unix_us), Expired::default());
+    writer.options = shorter;
+    writer.expire().expect("the disk works");
+    assert_eq!(ids(&writer), known[would.segments as usize..]);
+    let expired = writer.take_expired();
+    assert_eq!((expired.segments, writer.take_expired()), (would.segments, Expired::default()));
+    assert!(expired.from_us < expired.until_us && expired.until_us < writer.now.unix_us, "{expired:?}");
+    // The newest stays.
+    let none = StoreOptions { retention_us: Some(1), ..writer.options.clone() };
+    assert_eq!(none.expiring(&ages, u64::MAX).segments, 5);
+    assert_eq!(none.expiring(&[], u64::MAX).segments, 0);
+    // Of two rounds, one line is made.
+    let mut all = expired;
+    all.join(Expired::default());
+    all.join(Expired { segments: 1, from_us: expired.until_us, until_us: writer.now.unix_us });
+    assert_eq!(all, Expired { segments: expired.segments + 1, from_us: expired.from_us, until_us: writer.now.unix_us });
 }
 
 #[test]
