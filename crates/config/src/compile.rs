@@ -252,7 +252,8 @@ fn compile(
         grants_file: singles.port_control.state.clone(),
         warnings: {
             let drained = check::pools::drained(&draft, &report).into_iter();
-            drained.chain(rules.warnings).chain(check::log::unreported(&draft, &report)).collect()
+            let of_log = check::log::unreported(&draft, &report).into_iter();
+            drained.chain(rules.warnings).chain(of_log).chain(check::log::short_retention(&draft, &report)).collect()
         },
         source,
     };

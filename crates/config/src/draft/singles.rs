@@ -80,6 +80,7 @@ pub(crate) struct Singles {
     pub(crate) event_log_place: Option<Place>,
     /// Path of its store.
     pub(crate) log_store_place: Option<Place>,
+    pub(crate) log_retention_place: Option<Place>,
     /// The file has a store, but not a usable one.
     pub(crate) is_log_store_faulty: bool,
     /// Where the file says how events are recorded, if it has no destination.
@@ -118,6 +119,7 @@ impl Singles {
         let allow_below_rfc = timers.boolean("allow_below_rfc", report).unwrap_or_default();
         let store_section = section("log.store", report);
         let (store, log_store_place) = log_store(&store_section, report).unzip();
+        let log_retention_place = store_section.has("retention").then(|| store_section.place_of("retention", report));
         let (event_log, event_log_place) = event_log(&log, store, report);
         Singles {
             timeouts: timeouts(&timers, allow_below_rfc, report),
@@ -182,6 +184,7 @@ impl Singles {
             event_log_place,
             is_log_store_faulty: log_store_place.is_none() && store_section.has_any(),
             log_store_place,
+            log_retention_place,
             event_keys: event_keys(&log, report),
         }
     }

@@ -114,7 +114,7 @@ pub(super) const LOG_STORE: &[Key] = &[
     key(
         "retention",
         timeout(0, 36_500 * DAY, None),
-        Preset::Value("\"0 s\""),
+        Preset::Derived { rule: "all is kept", example: "\"180 d\"" },
         "How long the log is kept at most. Segments that begin earlier are deleted, and the deletion is recorded. 0 \
          keeps all.",
     ),
