@@ -166,6 +166,7 @@ fn compile(
     check::classes::check(&draft, &mut report);
     check::gateways(&draft, &mut report);
     let workers = check::machine::workers(&draft, machine, &mut report);
+    check::log::one_path_for_both(&draft, &mut report);
     check::machine::event_log(&draft, machine, &mut report);
     check::machine::log_store(&draft, machine, &mut report);
     check::machine::http_tls(&draft, machine, &mut report);

@@ -1,9 +1,11 @@
-//! Keys that need the event log, in a configuration without one; and a log that forgets soon.
+//! Keys that need the event log, in a configuration without one; and what the log cannot be.
 
 use nat::Duration;
 
 use crate::draft::Draft;
 use crate::fault::Warning;
+use crate::model::EventLog;
+use crate::model::EventTarget;
 use crate::report::Place;
 use crate::report::Report;
 use crate::section::duration_text;
@@ -23,6 +25,25 @@ pub(crate) fn short_retention(draft: &Draft, report: &Report) -> Option<Warning>
         duration_text(kept.as_micros())
     );
     (kept < RETENTION_USUAL).then(|| report.warning(None, place, problem, "write it in days, as retention = \"180 d\""))
+}
+
+/// One path cannot be a file and a folder. A start would find out only after it has opened the store.
+pub(crate) fn one_path_for_both(draft: &Draft, report: &mut Report) {
+    let singles = &draft.singles;
+    let (Some(log), Some(place)) = (&singles.event_log, &singles.event_log_place) else { return };
+    if is_one_path(log) {
+        let seen = log.store.as_ref().map_or_else(String::new, |store| store.path.display().to_string());
+        let remedy = "name a file elsewhere, or remove one of them";
+        report.fault(place, "is the folder of log.store.path, too", seen, remedy);
+    }
+}
+
+/// Whether the file of lines and the store are at one path.
+pub(crate) fn is_one_path(log: &EventLog) -> bool {
+    match (&log.target, &log.store) {
+        (Some(EventTarget::File(file)), Some(store)) => *file == store.path,
+        _ => false,
+    }
 }
 
 /// Warns of thresholds, and of keys of `[log]`, that have no effect. Filters have their own check.

@@ -42,6 +42,9 @@ pub(crate) fn event_log(draft: &Draft, machine: &Machine, report: &mut Report) {
         return;
     };
     let Some(EventTarget::File(path)) = &log.target else { return };
+    if super::log::is_one_path(log) {
+        return;
+    }
     let seen = path.display().to_string();
     let folder = path.parent().filter(|folder| !folder.is_dir());
     if path.is_dir() {
@@ -62,7 +65,8 @@ pub(crate) fn event_log(draft: &Draft, machine: &Machine, report: &mut Report) {
 
 /// Where the store goes.
 pub(crate) fn log_store(draft: &Draft, machine: &Machine, report: &mut Report) {
-    let store = draft.singles.event_log.as_ref().and_then(|log| log.store.as_ref());
+    let log = draft.singles.event_log.as_ref().filter(|log| !super::log::is_one_path(log));
+    let store = log.and_then(|log| log.store.as_ref());
     let (true, Some(store), Some(place)) = (machine.has_folders, store, &draft.singles.log_store_place) else { return };
     let seen = store.path.display().to_string();
     if store.path.exists() && !store.path.is_dir() {
