@@ -1194,6 +1194,7 @@ fn a_file_of_another_configuration_is_a_warning_in_the_log() {
         took_us: 9,
         adoption_us: 1,
         not_saved: Some("/old.toml has another configuration, which a restart would bring back".to_owned()),
+        warnings: Vec::new(),
     };
     let said = |asked: &NewConfig, reloaded: &control::Reloaded| {
         let written = Written::default();
