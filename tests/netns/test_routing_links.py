@@ -265,6 +265,8 @@ def a_port_of_packet_sockets_without_its_device_is_down(n):
 @test("routing_links")
 def a_port_of_packet_sockets_that_others_use_is_left_alone(n):
     with with_driver(n, "used", "net_af_packet") as (hosts, instance):
+        # A namespace begins with what the machine has; with forwarding, doctor says more.
+        hosts.nat.sysctl("net.ipv4.ip_forward", 0)
         for host, device in ((hosts.border, "eth0"), (hosts.nat, "outside")):
             host.sysctl(f"net.ipv6.conf.{device}.disable_ipv6", 0)
         hosts.border.ip("address", "add", "2001:db8:9::1/64", "dev", "eth0", "nodad")

@@ -290,7 +290,7 @@ impl Instance {
             Some(routing) => look(&lock(P::rib(routing))),
             None => {
                 let mut rib = RibOf::of(self.shared().settings());
-                // Nobody follows links there. If no worker answers, nothing is known about them.
+                // No thread follows links. If no worker answers, nothing is known about them.
                 if let Ok(is_up) = self.interfaces_up() {
                     rib.set_links(&is_up);
                 }

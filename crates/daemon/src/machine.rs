@@ -39,8 +39,8 @@ pub struct NarrowDevice<'a> {
 }
 
 impl<'a> NarrowDevice<'a> {
-    /// The device below a port, if it is one. `mtu_of`: of a device, if it is known. What DPDK makes
-    /// itself gets the MTU of its port.
+    /// The device below a port, if it is one. `mtu_of`: of a device, if it is known. A device that
+    /// DPDK makes itself gets the MTU of its port.
     pub fn of(port: &'a Port, mtu_of: impl Fn(&str) -> Option<u64>) -> Option<NarrowDevice<'a>> {
         let (driver, mut named) = driver_of(&port.driver);
         let device = named.next().filter(|_| port.kind == DriverKind::Virtual && driver != "net_tap")?;

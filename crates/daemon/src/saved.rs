@@ -67,7 +67,7 @@ fn write_by(
     let mut next = path.clone().into_os_string();
     next.push(".new");
     let write = || -> io::Result<Vec<String>> {
-        // Nobody opens it before it has its permissions.
+        // No other user opens it before it has its permissions.
         let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&next)?;
         let lost = keep_access(&file, &old, give)?;
         file.write_all(text.as_bytes())?;
@@ -99,7 +99,7 @@ fn keep_access(
     let belongs = |kind: &str, to: u32, before: u32, error: &io::Error| {
         format!("belongs to {kind} {to} now, not to {before} as before it was saved ({error})")
     };
-    // Before the owner: who has given a file away may change nothing of it.
+    // Before the owner: a user that has given a file away may change nothing of it.
     if made.gid() != old.gid()
         && let Err(error) = give(file, None, Some(old.gid()))
     {

@@ -22,7 +22,7 @@ pub struct Figures {
     pub(crate) failing: AtomicU64,
     last_error: Mutex<Option<String>>,
     health: Mutex<Health>,
-    /// Of a store: what retention has deleted since somebody asked, and what there is.
+    /// Of a store: what retention has deleted since the last question, and what there is.
     expired: Mutex<Expired>,
     ages: Mutex<Vec<Age>>,
 }

@@ -234,7 +234,8 @@ fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker
     })
 }
 
-/// The MTU of an interface of the kernel, as far as a port can have it; none if it is the usual one.
+/// The MTU of an interface of the kernel, as far as a port can have it; none if it is the usual
+/// one.
 fn mtu(files: &Files, name: &str, has_xdp: bool) -> Option<u64> {
     let most = if has_xdp { MTU_MOST_OF_XDP } else { MTU_MOST };
     let mtu = files.number(&format!("sys/class/net/{name}/mtu"));

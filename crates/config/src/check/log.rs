@@ -27,7 +27,7 @@ pub(crate) fn short_retention(draft: &Draft, report: &Report) -> Option<Warning>
     (kept < RETENTION_USUAL).then(|| report.warning(None, place, problem, "write it in days, as retention = \"180 d\""))
 }
 
-/// One path cannot be a file and a folder. A start would find out only after it has opened the store.
+/// One path cannot be a file and a folder. A start would find out only when the store is open.
 pub(crate) fn one_path_for_both(draft: &Draft, report: &mut Report) {
     let singles = &draft.singles;
     let (Some(log), Some(place)) = (&singles.event_log, &singles.event_log_place) else { return };

@@ -160,7 +160,7 @@ fn no_grants_are_kept_from_another_file_or_a_missing_one() {
     let (found, grants) = kept(&path);
     assert!(found.epoch_s().is_none() && grants.is_empty());
     let damage = found.damage.expect("what is wrong");
-    assert_eq!(damage, "is no file of grants of this version (49 bytes); none is restored");
+    assert_eq!(damage, "is no file of grants of this version (51 bytes); none is restored");
     fs::remove_file(&path).expect("it is there");
 }
 

@@ -687,7 +687,7 @@ fn an_undone_change_reports_no_full_pool_again() {
 }
 
 #[test]
-fn a_shorter_retention_is_warned_of_before_records_go() {
+fn plan_and_reload_warn_of_a_shorter_retention() {
     let mut one = Instance::start("shorter", "[log.store]\npath = \"HERE/store\"\nretention = \"180 d\"\n");
     let kept = |one: &Instance, retention: &str| {
         let text = one.text.replace("retention = \"180 d\"", retention);

@@ -153,8 +153,8 @@ pub struct Expired {
 }
 
 impl Expired {
-    /// The oldest of segments, as far as they begin before a time of day; never the newest. `begins`:
-    /// of all, the oldest first.
+    /// The oldest of segments, as far as they begin before a time of day; never the newest.
+    /// `begins`: of all, the oldest first.
     fn of(begins: impl ExactSizeIterator<Item = u64> + Clone, before_us: u64) -> Expired {
         let oldest = begins.len().saturating_sub(1);
         let segments = begins.clone().take(oldest).take_while(|at_us| *at_us < before_us).count();
@@ -251,7 +251,7 @@ pub struct StoreWriter {
     health: Health,
     /// Entries of the catalogue that `health` knows.
     health_entries: u64,
-    /// What retention has deleted since somebody asked.
+    /// What retention has deleted since the last question.
     expired: Expired,
     /// Entries of the catalogue at the last call of [`StoreWriter::ages`].
     ages_entries: u64,
@@ -889,8 +889,8 @@ impl StoreWriter {
         Ok(())
     }
 
-    /// All segments with their ages, the oldest first. Of one that is longer than `span_us`, only the
-    /// last part counts.
+    /// All segments with their ages, the oldest first. Of one that is longer than `span_us`, only
+    /// the last part counts.
     fn begins(&self, span_us: u64) -> Vec<(u64, Age)> {
         let catalogue = &self.catalogue.catalogue;
         let mut latest_us = self.now.unix_us;

@@ -85,8 +85,8 @@ fn also_received(files: &Files, config: &Config, addresses: &BTreeMap<String, Ve
     found
 }
 
-/// The interface that a port receives from beside the kernel; none if the kernel never receives what
-/// the port does.
+/// The interface that a port receives from beside the kernel; none if the kernel never receives
+/// what the port does.
 fn received_from(port: &Port) -> Option<&str> {
     let of_xdp = || port.driver.split(',').find_map(|word| word.strip_prefix("iface="));
     copied_from(port).or_else(|| of_xdp().filter(|_| port.driver.starts_with(XDP)))
