@@ -93,7 +93,7 @@ pub fn control(text: &str, file_name: &str) -> Result<Control, Vec<Fault>> {
         Err(_) => ImDocument::parse(lines_of(text, "control"))
             .map_err(|_| parse(text, file_name).err().unwrap_or_default())?,
     };
-    let control = singles::control(document.as_table(), &mut report);
+    let (control, _) = singles::control(document.as_table(), &mut report);
     if report.is_clean() { Ok(control) } else { Err(report.into_faults()) }
 }
 
@@ -169,6 +169,7 @@ fn compile(
     check::log::one_path_for_both(&draft, &mut report);
     check::machine::event_log(&draft, machine, &mut report);
     check::machine::log_store(&draft, machine, &mut report);
+    check::machine::own_files(&draft, machine, &mut report);
     check::machine::http_tls(&draft, machine, &mut report);
     check::sinks::check(&draft, machine, &mut report);
     let limits = check::machine::limits(&draft, addresses.iter().map(Vec::len).sum(), workers.count, &mut report);

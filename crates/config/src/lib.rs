@@ -64,6 +64,7 @@ pub use model::LogStore;
 pub use model::LogSync;
 pub use model::NO_LOG;
 pub use model::Port;
+pub use model::STATE_FOLDER;
 pub use model::SinkKind;
 pub use model::SinkTransport;
 pub use model::Snmp;

@@ -141,6 +141,9 @@ pub enum Hugepages {
 /// Where the service keeps logs: the package's unit makes this folder.
 pub const LOG_FOLDER: &str = "/var/log/natrix";
 
+/// Where the service keeps grants: the package's unit makes this folder.
+pub const STATE_FOLDER: &str = "/var/lib/natrix";
+
 /// The control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {

@@ -140,6 +140,53 @@ fn a_small_machine_is_refused_with_needed_and_present_memory() {
 }
 
 #[test]
+fn the_own_files_have_to_have_a_place_on_this_machine() {
+    let here = Machine { has_folders: true, ..Machine::default() };
+    let reported = |more: &str, machine: &Machine| {
+        let faults = config::parse_for(&(smallest() + more), "natrix.toml", machine).err().unwrap_or_default();
+        faults.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let folder = std::env::temp_dir().join(format!("natrix-own-files-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder of our own");
+    std::fs::write(folder.join("file"), "").expect("a file of our own");
+    let place = folder.display();
+    let socket = |name: &str| format!("[control]\nsocket = \"{place}/{name}\"\n");
+    let audit = |name: &str| format!("[control]\naudit = \"{place}/{name}\"\n");
+    let state = |name: &str| format!("[port_control]\nstate = \"{place}/{name}\"\n");
+    let elsewhere = format!("; make {place}/none, or name a file elsewhere");
+    let missing = |name: &str| format!("is in a folder that does not exist ({place}/{name}){elsewhere}");
+    let is_folder = |name: &str| format!("is a folder ({place}/{name}); name a file in it, or a file elsewhere");
+    std::fs::create_dir_all(folder.join("folder")).expect("a folder of our own");
+    for (more, fault) in [
+        (
+            socket("file"),
+            format!("control.socket: exists and is not a socket ({place}/file); remove it, or name another path"),
+        ),
+        (
+            socket("folder"),
+            format!("control.socket: exists and is not a socket ({place}/folder); remove it, or name another path"),
+        ),
+        (audit("folder"), format!("control.audit: {}", is_folder("folder"))),
+        (audit("none/audit.jsonl"), format!("control.audit: {}", missing("none/audit.jsonl"))),
+        (state("folder"), format!("port_control.state: {}", is_folder("folder"))),
+        (state("none/grants"), format!("port_control.state: {}", missing("none/grants"))),
+    ] {
+        let found = reported(&more, &here);
+        assert!(found.len() == 1 && found[0].ends_with(&fault), "{more}: {found:?}");
+        assert_eq!(reported(&more, &Machine::default()), [""; 0], "on any machine: {more}");
+    }
+    // What a start makes, and a socket whose instance has ended.
+    let listener = std::os::unix::net::UnixListener::bind(folder.join("ended.sock")).expect("a socket");
+    drop(listener);
+    let made = socket("none/control.sock") + &state("none/grants");
+    let of_package = "[port_control]\nstate = \"/var/lib/natrix/grants\"\n".to_owned();
+    for more in [made, of_package, socket("ended.sock"), audit("file"), state("file")] {
+        assert_eq!(reported(&more, &here), [""; 0], "{more}");
+    }
+    std::fs::remove_dir_all(&folder).expect("only our own files");
+}
+
+#[test]
 fn an_event_log_has_to_have_a_place_on_this_machine() {
     let here = Machine { has_folders: true, ..Machine::default() };
     let reported = |path: &str, machine: &Machine| {

@@ -5,7 +5,6 @@
 //! Pages have one of the two: the line of the end once it is there.
 
 use std::collections::BTreeSet;
-use std::fs::DirBuilder;
 use std::fs::File;
 use std::fs::OpenOptions;
 use std::io;
@@ -15,11 +14,9 @@ use std::io::Read;
 use std::io::Seek;
 use std::io::SeekFrom;
 use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::UNIX_EPOCH;
@@ -34,6 +31,7 @@ use rustix::fs::FallocateFlags;
 use rustix::fs::fallocate;
 
 use crate::instance::lock;
+use crate::machine::make_folder_of;
 
 /// Bytes to read at once, from the end of the file towards its start.
 const CHUNK_BYTES: u64 = 64 * 1024;
@@ -123,11 +121,7 @@ impl Audit {
     /// # Errors
     /// It cannot be written, so nothing could be looked up or changed.
     pub fn new(path: PathBuf) -> io::Result<Audit> {
-        // Without the package it does not exist.
-        if let Some(folder) = path.parent().filter(|folder| *folder == Path::new(config::LOG_FOLDER)) {
-            // If it cannot be made, the file says so.
-            let _ = DirBuilder::new().mode(0o750).create(folder);
-        }
+        make_folder_of(&path);
         let audit = Audit::of_file(path);
         // Now, because the disk may be full before the first record. If it is, changes are refused.
         let _ = reserve(&audit.open()?);

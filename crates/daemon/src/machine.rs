@@ -2,6 +2,9 @@
 
 use core::fmt;
 use std::fs;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
 
 use config::DriverKind;
 use config::Machine;
@@ -13,6 +16,15 @@ use crate::below::driver_of;
 /// CPUs and memory of this machine, as far as known.
 pub fn this_machine() -> Machine {
     Machine { cpus: cpus(), memory: Some(Stock::of_this_machine()), has_folders: true }
+}
+
+/// Makes the folder of a file if it is one that the unit of the package would have made. If that
+/// fails, so does making the file.
+pub(crate) fn make_folder_of(file: &Path) {
+    let of_package = [config::LOG_FOLDER, config::STATE_FOLDER].map(Path::new);
+    if let Some(folder) = file.parent().filter(|folder| of_package.contains(folder)) {
+        let _ = DirBuilder::new().mode(0o750).create(folder);
+    }
 }
 
 /// One more than the highest number of an online CPU.

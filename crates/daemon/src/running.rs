@@ -49,6 +49,7 @@ use crate::kernel::setup::SetupError;
 use crate::kernel::thread::KernelThread;
 use crate::links::InterfaceLink;
 use crate::log::Log;
+use crate::machine::make_folder_of;
 use crate::mailbox::Snapshot;
 use crate::mailbox::mailbox;
 use crate::quarantine::Quarantine;
@@ -371,6 +372,7 @@ fn keep_grants<I: Io>(
         return Ok(None);
     };
     let failed = |source| StartError::Grants { path: path.clone(), source };
+    make_folder_of(path);
     let mut kept = grants::read(path).map_err(failed)?;
     if kept.is_torn {
         log.warn(&format_args!(

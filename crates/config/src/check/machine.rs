@@ -1,5 +1,10 @@
 //! Workers, packet buffers and memory: what the machine must have.
 
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
 use mem::Stock;
 use nat::settings::IcmpPolicy;
 use nat::settings::Limits;
@@ -14,7 +19,9 @@ use crate::keys::POOL_ADDRESSES_MAX;
 use crate::memory::packet_memory_bytes;
 use crate::model::Dpdk;
 use crate::model::EventTarget;
+use crate::model::LOG_FOLDER;
 use crate::model::Port;
+use crate::model::STATE_FOLDER;
 use crate::model::Workers;
 use crate::report::Place;
 use crate::report::Report;
@@ -74,6 +81,41 @@ pub(crate) fn log_store(draft: &Draft, machine: &Machine, report: &mut Report) {
     } else if let Some(folder) = store.path.parent().filter(|folder| !folder.is_dir()) {
         let remedy = format!("make {}, or name a folder elsewhere", folder.display());
         report.fault(place, "is in a folder that does not exist", seen, remedy);
+    }
+}
+
+/// Where the control socket, the audit log and the grants go. A start makes the folders that the
+/// package's unit would make, and the folder of the socket with all above it.
+pub(crate) fn own_files(draft: &Draft, machine: &Machine, report: &mut Report) {
+    // A client that sends a text does not learn what files there are; no reload changes these.
+    if !machine.has_folders || report.is_sent() {
+        return;
+    }
+    let (control, places) = (&draft.singles.control, &draft.singles.control_places);
+    let (socket, port_control) = (&control.socket, &draft.singles.port_control);
+    if fs::symlink_metadata(socket).is_ok_and(|about| !about.file_type().is_socket()) {
+        let remedy = "remove it, or name another path";
+        report.fault(&places.socket, "exists and is not a socket", socket.display().to_string(), remedy);
+    }
+    let is_missing = |folder: &Path| match fs::metadata(folder) {
+        Ok(about) => !about.is_dir(),
+        // What may not be looked at may be there.
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    let is_made = |folder: &Path| {
+        [LOG_FOLDER, STATE_FOLDER].iter().any(|made| folder == Path::new(made))
+            || socket.parent().is_some_and(|made| made.starts_with(folder))
+    };
+    let state = port_control.state.as_ref().map(|state| (state, &port_control.state_place));
+    let files = [(&control.audit, &places.audit)].into_iter().chain(state);
+    for (path, place) in files.filter(|(path, _)| path.is_absolute()) {
+        let seen = path.display().to_string();
+        if path.is_dir() {
+            report.fault(place, "is a folder", seen, "name a file in it, or a file elsewhere");
+        } else if let Some(folder) = path.parent().filter(|folder| !is_made(folder) && is_missing(folder)) {
+            let remedy = format!("make {}, or name a file elsewhere", folder.display());
+            report.fault(place, "is in a folder that does not exist", seen, remedy);
+        }
     }
 }
 

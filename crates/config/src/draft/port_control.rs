@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use nat::Duration;
 use nat::settings::PortControl;
 
+use crate::report::Place;
 use crate::report::Report;
 use crate::section::Section;
 use crate::section::duration_text;
@@ -14,6 +15,7 @@ use crate::values;
 pub(crate) struct PortControlDraft {
     pub(crate) policy: PortControl,
     pub(crate) state: Option<PathBuf>,
+    pub(crate) state_place: Place,
 }
 
 impl PortControlDraft {
@@ -41,6 +43,7 @@ impl PortControlDraft {
                 third_party: third_party.into_iter().map(|found| found.value).collect(),
             },
             state: state(section, "/var/lib/natrix/grants", report),
+            state_place: section.place_of("state", report),
         }
     }
 }

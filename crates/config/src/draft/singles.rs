@@ -71,6 +71,7 @@ pub(crate) struct Singles {
     pub(crate) workers: WorkersDraft,
     pub(crate) dpdk: DpdkDraft,
     pub(crate) control: Control,
+    pub(crate) control_places: ControlPlaces,
     pub(crate) http: Option<HttpDraft>,
     pub(crate) snmp: Option<Snmp>,
     pub(crate) log: Log,
@@ -85,6 +86,12 @@ pub(crate) struct Singles {
     pub(crate) is_log_store_faulty: bool,
     /// Where the file says how events are recorded, if it has no destination.
     pub(crate) event_keys: Vec<Place>,
+}
+
+/// Where the file names what `[control]` has, or would.
+pub(crate) struct ControlPlaces {
+    pub(crate) socket: Place,
+    pub(crate) audit: Place,
 }
 
 /// `[workers]`.
@@ -115,6 +122,7 @@ impl Singles {
         let routing = section("routing", report);
         let workers = section("workers", report);
         let dpdk = section("dpdk", report);
+        let (control, control_places) = control(root, report);
         let log = section("log", report);
         let allow_below_rfc = timers.boolean("allow_below_rfc", report).unwrap_or_default();
         let store_section = section("log.store", report);
@@ -162,7 +170,8 @@ impl Singles {
                 memory: dpdk.size("memory", report),
                 buffers: dpdk.integer("buffers", report),
             },
-            control: control(root, report),
+            control,
+            control_places,
             http: crate::draft::http::http(root, report),
             snmp: crate::draft::snmp::snmp(root, report),
             log: Log {
@@ -395,9 +404,11 @@ fn lines(section: &Section, report: &mut Report) -> Option<(EventTarget, Place)>
 pub(crate) const SOCKET_PATH_MAX: usize = 107;
 
 /// The table `[control]`.
-pub(crate) fn control(root: &Table, report: &mut Report) -> Control {
+pub(crate) fn control(root: &Table, report: &mut Report) -> (Control, ControlPlaces) {
     let empty = Table::new();
-    control_of(&single(root, "control", &empty, report), report)
+    let section = single(root, "control", &empty, report);
+    let places = ControlPlaces { socket: section.place_of("socket", report), audit: section.place_of("audit", report) };
+    (control_of(&section, report), places)
 }
 
 fn control_of(section: &Section, report: &mut Report) -> Control {
