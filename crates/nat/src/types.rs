@@ -138,8 +138,9 @@ pub const HOSTS_FIRST: u32 = 0xe000_0000;
 /// From here on, of hosts behind a softwire (RFC 6333).
 pub const SOFTWIRE_HOSTS_FIRST: u32 = 0xf000_0000;
 
-/// Source of an own ICMPv4 error to an IPv6 host before translation (RFC 7600 §4.8); only Natrix
-/// may forward it (RFC 7600 §7, "Forwardable: False").
+/// Source of an own ICMPv4 error to an IPv6 host before translation (RFC 7600 §4.8), and through a
+/// hairpin until its receiver is known. Only Natrix may forward it (RFC 7600 §7, "Forwardable:
+/// False").
 pub(crate) const DUMMY: u32 = 0xc000_0008;
 
 /// An inside host as the configuration names it, within its realm.

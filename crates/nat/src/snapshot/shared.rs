@@ -628,9 +628,13 @@ impl Shared {
         on_link.or(interface.addresses.first()).map(|own| own.address.to_bits())
     }
 
-    pub(crate) fn any_own_address(&self, towards: Facing) -> Option<u32> {
+    /// The source of an own error about a hairpinned packet; without an IPv4 address inside the
+    /// dummy address (RFC 7600 §4.8).
+    pub(crate) fn own_source_towards(&self, realm: RealmId, receiver: Ipv4Addr) -> Ipv4Addr {
+        let towards = Facing::inside(realm);
         let interfaces = self.settings.interfaces.iter().filter(|interface| interface.facing() == towards);
-        interfaces.flat_map(|interface| &interface.addresses).map(|own| own.address.to_bits()).next()
+        let any = || interfaces.flat_map(|interface| &interface.addresses).map(|own| own.address.to_bits()).next();
+        Ipv4Addr::from_bits(self.own_address_towards(towards, receiver.to_bits()).or_else(any).unwrap_or(DUMMY))
     }
 
     pub(crate) fn redirection(&self, id: RedirectionId) -> Option<&Redirection> {

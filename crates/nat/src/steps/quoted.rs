@@ -20,6 +20,7 @@ use crate::steps::report::Report;
 use crate::steps::step::Step;
 use crate::steps::view::View;
 use crate::time::Instant;
+use crate::types::DUMMY;
 use crate::types::Endpoint;
 use crate::types::Facing;
 use crate::types::HostNumber;
@@ -143,11 +144,16 @@ impl View<'_> {
         let hop = hop.map_err(|no_way| no_way.verdict)?;
         // RFC 5508 §4.2 REQ-4: the quote must show what the subscriber sent. With twice NAT, only
         // the host itself has another address inside.
-        let is_remote = quote.outer_source == quote.destination.address;
+        let outer_source = match quote.outer_source {
+            source if source == quote.destination.address => remote.address,
+            // Only Natrix's own errors come from here. Now their receiver is known.
+            source if source.to_bits() == DUMMY => self.snapshot.own_source_towards(receiver, internal.address),
+            source => source,
+        };
         let change = QuoteChange {
             source: internal,
             destination: remote,
-            outer_source: if is_remote { remote.address } else { quote.outer_source },
+            outer_source,
             outer_destination: internal.address,
             sequence,
         };

@@ -149,6 +149,65 @@ fn errors_from_outside_are_about_the_inner_packet() {
     assert_eq!(destination(quote(&left[0])), source(&out[0]));
 }
 
+/// The inside interface has IPv6 addresses only.
+fn without_ipv4_inside() -> nat::Settings {
+    let mut settings = settings6();
+    settings.interfaces[0].addresses.clear();
+    settings.routes.retain(|route| route.interface != topology::INSIDE);
+    settings
+}
+
+#[test]
+fn errors_about_hairpins_come_from_the_aftr() {
+    covers!("6333-4", "6333-8", "4787-REQ-13");
+    for settings in [settings6(), without_ipv4_inside()] {
+        for workers in [1, 4] {
+            let settings = settings.clone().filtering(nat::settings::Filtering::EndpointIndependent);
+            let mut bed = Bed6::with_workers(settings, workers);
+            // The NAT64 host's packets are of 1,480 bytes of IPv4 at most.
+            let [_, out] = bed.inside(&udp6((v6(D6), 6_000), (behind(E1), 53), b"x"));
+            let to = source(&out[0]);
+            // The first packet of its host, and the next.
+            for _ in 0..2 {
+                let sent = build::udp(at(HOME, 5_000), to).payload_length(1_472).dont_fragment().build();
+                let [inside, out] = bed.inside(&from(C6, &sent));
+                assert_eq!((inside.len(), out.len()), (1, 0), "{workers}");
+                let error = inner_of(&inside[0], C6);
+                assert!(is_icmp(&error, 3, 4));
+                assert_eq!(packet::icmp(&error).next_hop_mtu(), 1_480);
+                assert_eq!((source(&error).ip(), destination(&error).ip()), (&AFTR_INSIDE, &HOME));
+                assert_eq!(quote(&error), &sent[..548], "the packet as its sender knows it");
+            }
+            let fits = build::udp(at(HOME, 5_000), to).payload_length(1_452).dont_fragment().build();
+            let [inside, _] = bed.inside(&from(C6, &fits));
+            assert_eq!(destination6(&inside[0]), (v6(D6), 6_000));
+        }
+    }
+}
+
+#[test]
+fn a_hairpin_without_a_route_is_reported_by_the_aftr() {
+    covers!("6333-4");
+    for workers in [1, 4] {
+        let mut settings = without_ipv4_inside();
+        settings.forwards.push(nat::settings::Forward {
+            realm: RealmId(0),
+            protocol: nat::Protocol::Udp,
+            external: POOL[0],
+            ports: (80, 80),
+            inside: I1.into(),
+            inside_port: 80,
+            admission: nat::settings::Admission::Anyone,
+        });
+        let mut bed = Bed6::with_workers(settings, workers);
+        let [inside, out] = bed.inside(&from(C6, &build::udp(at(HOME, 5_000), at(POOL[0], 80)).build()));
+        assert_eq!((inside.len(), out.len(), bed.count(Verdict::NoRoute)), (1, 0, 1));
+        let error = inner_of(&inside[0], C6);
+        assert!(is_icmp(&error, 3, 1));
+        assert_eq!((source(&error).ip(), destination(&error).ip()), (&AFTR_INSIDE, &HOME));
+    }
+}
+
 #[test]
 fn impossible_inner_sources_never_pass() {
     covers!("6333-9");

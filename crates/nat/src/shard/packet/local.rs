@@ -21,6 +21,7 @@ use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
 pub(in crate::shard) use crate::steps::way::Reason;
 use crate::time::Instant;
+use crate::types::DUMMY;
 use crate::types::Facing;
 use crate::types::HostNumber;
 use crate::types::Side;
@@ -150,13 +151,10 @@ impl PacketPath {
         if !hairpinned && self.ledger.local.lookup(to).is_some() {
             return;
         }
-        // No route leads to the external address `to`. Any inside address of Natrix serves.
+        // No route leads to the external address `to`, and its holder is not known yet: the real
+        // source comes with the receiver (`steps/quoted.rs`).
         let towards = self.facing_towards(towards, meta);
-        let from = if hairpinned {
-            self.ledger.shared.any_own_address(towards)
-        } else {
-            self.ledger.shared.own_address_towards(towards, to)
-        };
+        let from = if hairpinned { Some(DUMMY) } else { self.ledger.shared.own_address_towards(towards, to) };
         let Some(from) = from else { return };
         if !self.ledger.policy.icmp_limit.allow(now, (towards, Ipv4Addr::from_bits(to))) {
             self.ledger.counters.icmp_errors_suppressed += 1;

@@ -4,7 +4,13 @@ use core::net::Ipv4Addr;
 
 use nat::Duration;
 use nat::Verdict;
+use nat::settings::Filtering;
+use nat::settings::Interface;
+use nat::settings::InterfaceAddress;
 use nat::types::AddressUse;
+use nat::types::InterfaceId;
+use nat::types::RealmId;
+use nat::types::Side;
 use testkit::bed6::*;
 use testkit::packet::header;
 use testkit::packet6::*;
@@ -309,5 +315,48 @@ fn an_error_about_an_error_is_dropped_silently() {
         let [back, left] = bed.inside(&nested);
         assert!(back.is_empty() && left.is_empty());
         assert_eq!(bed.verdict(), Some(Verdict::IcmpQuoteMalformed));
+    }
+}
+
+#[test]
+fn a_hairpin_into_a_vrf_of_smaller_links_is_too_big() {
+    covers!("4787-REQ-13");
+    const FOUR: InterfaceId = InterfaceId(2);
+    let (host, own) = (Ipv4Addr::new(10, 9, 0, 7), Ipv4Addr::new(10, 9, 0, 1));
+    let mut settings = settings6().filtering(Filtering::EndpointIndependent);
+    // The first VRF has no IPv4 address, the second no IPv6 address.
+    settings.interfaces[0].addresses.clear();
+    settings.routes.retain(|route| route.interface != topology::INSIDE);
+    settings.realm_names = vec!["six".into(), "four".into()];
+    settings.interfaces.push(Interface {
+        name: "four".into(),
+        side: Side::Inside,
+        realm: RealmId(1),
+        addresses: vec![InterfaceAddress { address: own, prefix_length: 24 }],
+        mtu: 1_300,
+    });
+    settings.pools[0].subscribers.push(topology::prefix([10, 9, 0, 0], 24));
+    for workers in [1, 4] {
+        let mut bed = Bed6::with_workers(settings.clone(), workers);
+        let [_, out] = bed.receive(0, FOUR, &build::udp(at(host, 6_000), at(E1, 53)).build());
+        let to = (behind(*source(&out[0]).ip()), source(&out[0]).port());
+        // The first packet of its host, and the next.
+        for _ in 0..2 {
+            let sent = udp6((v6(C6), 5_000), to, &[7; 1_352]);
+            let [inside, out] = bed.inside(&sent);
+            assert_eq!((inside.len(), out.len()), (1, 0), "{workers}");
+            assert_eq!((view6(&inside[0]).source(), view6(&inside[0]).destination()), (v6(OWN6), v6(C6)));
+            assert_eq!(icmp6_of(&inside[0]), (2, 0, 1_320));
+            let quote = &inside[0][48..];
+            assert_eq!((source6(quote), destination6(quote)), ((v6(C6), 5_000), to));
+        }
+        let [inside, _] = bed.inside(&udp6((v6(C6), 5_000), to, &[7; 1_272]));
+        assert_eq!((destination(&inside[0]), inside[0].len()), (at(host, 6_000), 1_300));
+        // The other way, the error comes from the address that its receiver knows.
+        let [_, out] = bed.inside(&udp6((v6(C6), 5_000), e1(53), b"x"));
+        let sent = build::udp(at(host, 6_000), source(&out[0])).payload_length(1_472).dont_fragment().build();
+        let [inside, _] = bed.receive(0, FOUR, &sent);
+        assert!(is_icmp(&inside[0], 3, 4));
+        assert_eq!((source(&inside[0]).ip(), destination(&inside[0]).ip()), (&own, &host));
     }
 }
