@@ -183,7 +183,7 @@ const SECTIONS: &[SectionKeys] = &[
                 while few of them match the same packet; rules that differ only in overlapping port ranges \
                 are compared one by one. Protocols other than TCP, UDP and ICMP are dropped unless a rule \
                 with `action = \"pass\"` passes them untranslated, between its prefixes and in both \
-                directions.",
+                directions. ICMP errors about these packets pass too.",
         keys: rules::RULE,
     },
     SectionKeys {

@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use nat::Duration;
 use nat::Instant;
 use nat::Protocol;
+use nat::Verdict;
 use nat::fragments::DatagramIndex;
 use nat::fragments::FragmentInfo;
 use nat::fragments::FragmentKey;
@@ -51,7 +52,10 @@ pub fn icmp_quote(bytes: &[u8]) {
     };
     let mut packet = view.packet().to_vec();
     repair(&mut packet);
-    let Ok(quote) = icmp_quote::parse(&packet) else {
+    let read = icmp_quote::parse(&packet);
+    let is_unsupported = matches!(read, Err(Verdict::ProtocolUnsupported));
+    assert_eq!(icmp_quote::parse_portless(&packet).is_some(), is_unsupported, "for a pass rule");
+    let Ok(quote) = read else {
         return;
     };
     let before = packet.clone();

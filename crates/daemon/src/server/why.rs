@@ -669,6 +669,11 @@ fn step_of(shared: &Shared, names: Names<'_>, step: view::Step) -> Step {
             format!("about {protocol} {} > {}", names.endpoint(source), names.endpoint(destination)),
             "the quoted packet identifies the mapping (RFC 5508 §4)".to_owned(),
         ),
+        view::Step::QuotedPortless { protocol, source, destination } => (
+            "icmp error",
+            format!("about protocol {protocol} {source} > {destination}"),
+            "passes if a rule with action \"pass\" passes the quoted packet".to_owned(),
+        ),
         view::Step::Rule { position, action } => {
             let done = match action {
                 RuleAction::Translate { pool: None, .. } => "translates it by the subscriber's pool".to_owned(),

@@ -21,6 +21,7 @@ use wire::quoted::Quoted;
 use wire::tcp;
 use wire::udp;
 
+use crate::headers::gre;
 use crate::types::Endpoint;
 use crate::types::Protocol;
 use crate::verdict::Verdict;
@@ -87,12 +88,51 @@ impl Quote {
     }
 }
 
+/// What an ICMP error quotes of a protocol that is not translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortlessQuote {
+    /// IP protocol number of the embedded packet.
+    pub protocol: u8,
+    /// Source of the embedded packet.
+    pub source: Ipv4Addr,
+    /// Destination of the embedded packet.
+    pub destination: Ipv4Addr,
+    /// Call identifier of an embedded PPTP packet.
+    pub call: Option<u16>,
+    /// Destination of the error.
+    pub outer_destination: Ipv4Addr,
+}
+
 /// Reads an ICMP error: an IP packet without padding whose header is checked.
 ///
 /// # Errors
 /// The verdict of a silent drop (RFC 5508 REQ-3, REQ-10; RFC 1812 §4.3.2.7). After
-/// `ProtocolUnsupported` a pass rule can still apply.
+/// `ProtocolUnsupported` a pass rule can still apply to what [`parse_portless`] reads.
 pub fn parse(packet: &[u8]) -> Result<Quote, Verdict> {
+    check_headers(packet, contents)
+}
+
+/// Reads an ICMP error about a protocol that is not translated, as [`parse`] reads others. The
+/// quote may end with the embedded IP header.
+pub fn parse_portless(packet: &[u8]) -> Option<PortlessQuote> {
+    let read = check_headers(packet, |outer, _, quoted| {
+        let embedded = quoted.header();
+        let protocol = embedded.protocol();
+        Ok(Protocol::from_number(protocol).is_none().then(|| PortlessQuote {
+            protocol,
+            source: Ipv4Addr::from_bits(embedded.source()),
+            destination: Ipv4Addr::from_bits(embedded.destination()),
+            call: gre::call(quoted.transport()).filter(|_| protocol == gre::PROTOCOL),
+            outer_destination: Ipv4Addr::from_bits(outer.destination()),
+        }))
+    });
+    read.ok().flatten()
+}
+
+fn check_headers<R>(
+    packet: &[u8],
+    read: impl FnOnce(&Ipv4<&[u8]>, &icmp::Icmp<&[u8]>, &Quoted<&[u8]>) -> Result<R, Verdict>,
+) -> Result<R, Verdict> {
     let outer = Ipv4::new_checked(packet).map_err(|_| Verdict::IpMalformed)?;
     if outer.is_fragment() {
         // A fragment cannot be verified (RFC 5508 REQ-3).
@@ -124,6 +164,11 @@ pub fn parse(packet: &[u8]) -> Result<Quote, Verdict> {
     if embedded.fragment_offset_bytes() != 0 {
         return Err(Verdict::IcmpQuoteMalformed);
     }
+    read(&outer, &error, &quoted)
+}
+
+fn contents(outer: &Ipv4<&[u8]>, error: &icmp::Icmp<&[u8]>, quoted: &Quoted<&[u8]>) -> Result<Quote, Verdict> {
+    let embedded = quoted.header();
     let protocol = Protocol::from_number(embedded.protocol()).ok_or(Verdict::ProtocolUnsupported)?;
     let transport = quoted.transport();
     if transport.len() < TRANSPORT_MIN {

@@ -3,14 +3,18 @@
 use core::net::Ipv4Addr;
 
 use crate::headers::icmp_quote;
+use crate::headers::icmp_quote::PortlessQuote;
 use crate::headers::icmp_quote::Quote;
 use crate::headers::icmp_quote::QuoteChange;
 use crate::headers::parse::Parsed;
+use crate::headers::parse::destination_is_valid;
 use crate::headers::parse::may_reach;
 use crate::policy::rules::RuleKey;
 use crate::settings::RuleAction;
 use crate::snapshot::shared::NextHop;
 use crate::state::alg::AlgKey;
+use crate::state::calls::CALL_SPACE;
+use crate::state::grant::Grant;
 use crate::state::mapping::InternalKey;
 use crate::steps::door::Door;
 use crate::steps::door::Towards;
@@ -36,8 +40,9 @@ use crate::verdict::Verdict;
 pub(crate) struct IcmpError<'a> {
     pub(crate) now: Instant,
     pub(crate) parsed: &'a Parsed,
-    /// What [`quote_of`] has read.
     pub(crate) quote: Result<Quote, Verdict>,
+    /// Only if the protocol of the quoted packet is not translated.
+    pub(crate) portless: Option<PortlessQuote>,
     /// Of the sender, if it is inside.
     pub(crate) realm: RealmId,
 }
@@ -62,14 +67,29 @@ pub(crate) enum ErrorAct {
     },
 }
 
-/// Reads the quote. An error unless the receiver of the ICMP error sent the quoted packet.
-pub(crate) fn quote_of(packet: &[u8]) -> Result<Quote, Verdict> {
-    let quote = icmp_quote::parse(packet)?;
-    if quote.source.address == quote.outer_destination { Ok(quote) } else { Err(Verdict::IcmpQuoteNoMapping) }
+impl<'a> IcmpError<'a> {
+    /// Reads the quote, which counts only if the receiver of the error sent the quoted packet.
+    pub(crate) fn read(now: Instant, parsed: &'a Parsed, realm: RealmId, packet: &[u8]) -> IcmpError<'a> {
+        let quote = icmp_quote::parse(packet).and_then(|quote| {
+            let is_sender = quote.source.address == quote.outer_destination;
+            if is_sender { Ok(quote) } else { Err(Verdict::IcmpQuoteNoMapping) }
+        });
+        let portless = match quote {
+            Err(Verdict::ProtocolUnsupported) => icmp_quote::parse_portless(packet),
+            _ => None,
+        };
+        let portless = portless.filter(|quote| quote.source == quote.outer_destination);
+        IcmpError { now, parsed, quote, portless, realm }
+    }
 }
 
 fn report_quote<T: Report>(quote: &Quote, report: &mut T) {
     report.step(|| Step::Quoted { protocol: quote.protocol, source: quote.source, destination: quote.destination });
+}
+
+fn report_portless<T: Report>(quote: &PortlessQuote, report: &mut T) {
+    let PortlessQuote { protocol, source, destination, .. } = *quote;
+    report.step(|| Step::QuotedPortless { protocol, source, destination });
 }
 
 /// The endpoint as the other side knows it. A query identifier stays.
@@ -162,11 +182,14 @@ impl View<'_> {
 
     /// To an address behind no pool.
     fn pass_error_in<T: Report>(&self, error: &IcmpError<'_>, report: &mut T) -> Result<ErrorAct, Verdict> {
-        let (parsed, quote) = (error.parsed, error.quote.as_ref().ok());
-        let realm = quote.and_then(|quote| self.realm_of_untranslated(quote)).ok_or(Verdict::DestinationNotPool)?;
-        if let Some(quote) = quote {
-            report_quote(quote, report);
-        }
+        let parsed = error.parsed;
+        let realm = match (&error.quote, &error.portless) {
+            (Ok(quote), _) => self.realm_of_untranslated(quote).inspect(|_| report_quote(quote, report)),
+            (Err(_), Some(quote)) => self.realm_of_passed(quote, report),
+            (Err(_), None) => None,
+        };
+        // Numbers of IPv6 hosts are no addresses.
+        let realm = realm.filter(|_| destination_is_valid(parsed.destination)).ok_or(Verdict::DestinationNotPool)?;
         let hop = self.way(Facing::inside(realm), parsed.destination, parsed, report);
         Ok(ErrorAct::Pass { hop: hop.map_err(|no_way| no_way.verdict)? })
     }
@@ -186,7 +209,11 @@ impl View<'_> {
         if local.is_some() && !is_hairpin {
             return Err(Verdict::LocalIgnored);
         }
-        let quote = &error.quote?;
+        let quote = match (&error.quote, &error.portless) {
+            (Ok(quote), _) => quote,
+            (Err(_), Some(quote)) => return self.pass_error_out(error, quote, report),
+            (Err(verdict), None) => return Err(*verdict),
+        };
         report_quote(quote, report);
         let Endpoint { address, port } = quote.destination;
         let worker = self.snapshot.worker_of_subscriber(address.into());
@@ -218,6 +245,65 @@ impl View<'_> {
         }
         let hop = self.way(Facing::OUTSIDE, remote.address.to_bits(), parsed, report);
         Ok(ErrorAct::Translate { quote: *quote, change, hop: hop.map_err(|no_way| no_way.verdict)? })
+    }
+
+    /// About a packet from outside, which a rule has passed into the sender's realm.
+    fn pass_error_out<T: Report>(
+        &self,
+        error: &IcmpError<'_>,
+        quote: &PortlessQuote,
+        report: &mut T,
+    ) -> Result<ErrorAct, Verdict> {
+        report_portless(quote, report);
+        let (inside, outside) = (quote.destination, quote.source);
+        if let Some(call) = quote.call
+            && self.state.control_sessions.is_some()
+        {
+            let worker = self.snapshot.worker_of_subscriber(inside.into());
+            if worker != self.worker {
+                return Ok(ErrorAct::HandOff { worker, turn: 0 });
+            }
+            let key = InternalKey { realm: error.realm, protocol: CALL_SPACE, address: inside.into(), port: call };
+            let is_it = |grant: &Grant| grant.is_call_with(outside.to_bits()) && grant.is_alive(error.now);
+            // Its packets are translated.
+            if self.state.grants.find(&key, is_it).is_some() {
+                return Err(Verdict::ProtocolUnsupported);
+            }
+        }
+        let is_of_sender = |realm: &RealmId| *realm == error.realm;
+        let passed = self.realm_passing((quote.protocol, inside, outside), Side::Outside, report);
+        passed.filter(is_of_sender).ok_or(Verdict::ProtocolUnsupported)?;
+        let hop = self.way(Facing::OUTSIDE, error.parsed.destination, error.parsed, report);
+        Ok(ErrorAct::Pass { hop: hop.map_err(|no_way| no_way.verdict)? })
+    }
+
+    /// The realm from which a rule has passed the quoted packet.
+    fn realm_of_passed<T: Report>(&self, quote: &PortlessQuote, report: &mut T) -> Option<RealmId> {
+        report_portless(quote, report);
+        self.realm_passing((quote.protocol, quote.source, quote.destination), Side::Inside, report)
+    }
+
+    /// The realm where a rule and the filters pass packets without ports of this inside and this
+    /// outside address. `from`: which of them sends.
+    fn realm_passing<T: Report>(
+        &self,
+        (protocol, inside, outside): (u8, Ipv4Addr, Ipv4Addr),
+        from: Side,
+        report: &mut T,
+    ) -> Option<RealmId> {
+        let (inside, outside) = (inside.to_bits(), outside.to_bits());
+        // Numbers of IPv6 hosts are no addresses.
+        if !destination_is_valid(inside) || !destination_is_valid(outside) {
+            return None;
+        }
+        let key_in = |realm| RuleKey::new(realm, protocol, inside, 0, outside, 0);
+        let (realm, ruling) = self.passes_in(&self.snapshot.passes, key_in)?;
+        match from {
+            Side::Inside => self.check_portless(Facing::inside(realm), inside, outside).ok()?,
+            Side::Outside => self.check_portless(Facing::OUTSIDE, outside, inside).ok()?,
+        }
+        self.report_pass_rule(ruling.rule?, report);
+        self.judge(from == Side::Inside, key_in(realm), false, report).passes().then_some(realm)
     }
 
     /// The sequence number as the sender knows it, where a gateway has changed the length of its

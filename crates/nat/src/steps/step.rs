@@ -253,6 +253,15 @@ pub enum Step {
         /// Destination.
         destination: Endpoint,
     },
+    /// An ICMP error about this packet, whose protocol is not translated.
+    QuotedPortless {
+        /// IP protocol number.
+        protocol: u8,
+        /// Source.
+        source: Ipv4Addr,
+        /// Destination.
+        destination: Ipv4Addr,
+    },
     /// Position of the rule that passes the protocol.
     PassRule(usize),
     /// A rule decides.

@@ -4,6 +4,7 @@ use crate::headers::parse::Class;
 use crate::headers::parse::Parsed;
 use crate::headers::parse::destination_is_valid;
 use crate::policy::rules::RuleBook;
+use crate::policy::rules::RuleId;
 use crate::policy::rules::RuleKey;
 use crate::policy::rules::Ruling;
 use crate::settings::RuleAction;
@@ -126,18 +127,8 @@ impl View<'_> {
         report: &mut T,
     ) -> Result<NextHop, E> {
         let parsed = &without_call(parsed);
-        self.check_source(from, parsed.source).map_or(Ok(()), Err)?;
+        self.check_portless(from, parsed.source, parsed.destination)?;
         let is_out = from.side == Side::Inside;
-        let local = match from.side {
-            Side::Inside => self.local_to(from, parsed.destination),
-            Side::Outside => self.local.lookup(parsed.destination),
-        };
-        match local {
-            Some(Local::Own(_)) => return Err(Verdict::LocalIgnored.into()),
-            Some(Local::OwnAndPool(..)) if is_out => return Err(Verdict::LocalIgnored.into()),
-            Some(_) if !is_out => return Err(Verdict::ProtocolUnsupported.into()),
-            _ => {}
-        }
         let passes = &self.snapshot.passes;
         let (key, towards, ruling) = if is_out {
             let key = RuleKey::outbound(from.realm, parsed);
@@ -147,15 +138,31 @@ impl View<'_> {
             let (realm, ruling) = passing.ok_or(Verdict::DestinationNotPool)?;
             (RuleKey::inbound(realm, parsed), Facing::inside(realm), ruling)
         };
-        let rule = ruling.rule.ok_or(Verdict::ProtocolUnsupported)?;
-        if T::LISTENS
-            && let Some(position) = passes.set().position(rule)
-        {
-            report.step(|| Step::PassRule(position));
-        }
+        self.report_pass_rule(ruling.rule.ok_or(Verdict::ProtocolUnsupported)?, report);
         judged.insert(self.judge(is_out, key, true, report)).check()?;
         *noted = Some(ruling);
         Ok(self.way(towards, parsed.destination, parsed, report)?)
+    }
+
+    /// Refuses addresses between which no rule can pass packets.
+    pub(super) fn check_portless(&self, from: Facing, source: u32, destination: u32) -> Result<(), Verdict> {
+        self.check_source(from, source).map_or(Ok(()), Err)?;
+        let is_out = from.side == Side::Inside;
+        let local = if is_out { self.local_to(from, destination) } else { self.local.lookup(destination) };
+        match local {
+            Some(Local::Own(_)) => Err(Verdict::LocalIgnored),
+            Some(Local::OwnAndPool(..)) if is_out => Err(Verdict::LocalIgnored),
+            Some(_) if !is_out => Err(Verdict::ProtocolUnsupported),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn report_pass_rule<T: Report>(&self, rule: RuleId, report: &mut T) {
+        if T::LISTENS
+            && let Some(position) = self.snapshot.passes.set().position(rule)
+        {
+            report.step(|| Step::PassRule(position));
+        }
     }
 
     #[cold]

@@ -285,12 +285,18 @@ impl Audit {
         let is_inside = |address| {
             self.settings.pools.iter().flat_map(|pool| &pool.subscribers).any(|prefix| prefix.contains(address))
         };
-        let passed = self.settings.pass_rules.iter().any(|rule| {
-            let (inside, outside) = if side == Side::Outside { (source, destination) } else { (destination, source) };
-            rule.protocol == view.protocol() && rule.inside.contains(inside) && rule.outside.contains(outside)
-        });
+        let passes = |protocol, inside, outside| {
+            let mut rules = self.settings.pass_rules.iter();
+            rules
+                .any(|rule| rule.protocol == protocol && rule.inside.contains(inside) && rule.outside.contains(outside))
+        };
+        let (inside, outside) = if side == Side::Outside { (source, destination) } else { (destination, source) };
+        let passed = passes(view.protocol(), inside, outside)
+            || quoted_ends(view).is_some_and(|(protocol, from, to)| {
+                let (inside, outside) = if side == Side::Outside { (to, from) } else { (from, to) };
+                from == destination && passes(protocol, inside, outside)
+            });
         let untranslated = self.settings.rules.iter().any(|rule| {
-            let (inside, outside) = if side == Side::Outside { (source, destination) } else { (destination, source) };
             rule.action == RuleAction::NoTranslation
                 && rule.matches.source.contains(inside)
                 && rule.matches.destination.contains(outside)
@@ -318,6 +324,15 @@ impl Audit {
             }
         }
     }
+}
+
+/// Protocol, source and destination of the packet that an ICMP error quotes.
+fn quoted_ends(view: &Ipv4<&[u8]>) -> Option<(u8, Ipv4Addr, Ipv4Addr)> {
+    let message = view.payload();
+    let is_error = view.protocol() == ipv4::PROTOCOL_ICMP && message.first().is_some_and(|kind| [3, 11].contains(kind));
+    let quoted = message.get(8..).filter(|quoted| is_error && quoted.len() >= ipv4::HEADER_LENGTH_MIN)?;
+    let header = Ipv4::new_unchecked(quoted);
+    Some((header.protocol(), Ipv4Addr::from_bits(header.source()), Ipv4Addr::from_bits(header.destination())))
 }
 
 /// Whether a fragment's bytes are those of `whole` at the same place, but for what translation

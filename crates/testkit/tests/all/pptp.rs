@@ -17,6 +17,7 @@ use nat::settings::Admission;
 use nat::settings::Filtering;
 use nat::settings::Forward;
 use nat::types::Facing;
+use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
 use testkit::*;
@@ -140,6 +141,28 @@ fn tunnelled_packets_pass_both_ways() {
         assert_eq!(bed.count(Verdict::ProtocolUnsupported), 6, "as without a gateway");
         let counters = bed.counters();
         assert_eq!((counters.expectations_created, counters.expectations_refused), (1, 0));
+        state_is_gone(&mut bed);
+    }
+}
+
+#[test]
+fn no_rule_passes_errors_about_packets_of_a_call() {
+    for workers in [1, 2, 8] {
+        let mut bed = Bed::new(with(&["pptp"]).pass(47, Prefix::ALL, Prefix::ALL)).workers(workers);
+        let mut talk = dial(&mut bed, at(I1, 40_000), SERVER);
+        let own = *talk.external.ip();
+        let external = call(&mut bed, &mut talk, 5, 77);
+        assert_eq!(gre_leaves(&mut bed, I1, E1, 77), Some((own, E1, 77)));
+        assert_eq!(gre_enters(&mut bed, E1, own, external), Some((E1, I1, 5)));
+        bed.inside(&build::icmp_error(I1, E1, 3, 4, &gre(E1, I1, 5)).build());
+        bed.outside(&build::icmp_error(E1, own, 3, 4, &gre(own, E1, 77)).build());
+        bed.assert_silent();
+        assert_eq!(bed.count(Verdict::ProtocolUnsupported), 2);
+        // Packets of no call pass as they are.
+        bed.inside(&build::icmp_error(I1, E1, 3, 4, &gre(E1, I1, 6)).build());
+        assert!(is_icmp(&bed.only_outside(), 3, 4));
+        bed.outside(&build::icmp_error(E1, I1, 3, 4, &gre(I1, E1, 78)).build());
+        assert!(is_icmp(&bed.only_inside(), 3, 4));
         state_is_gone(&mut bed);
     }
 }

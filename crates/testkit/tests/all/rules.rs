@@ -29,9 +29,15 @@ use nat::types::PoolId;
 use nat::types::Prefix;
 use nat::types::RealmId;
 use nat::types::Side;
+use testkit::topology::INSIDE;
+use testkit::topology::INSIDE_ROUTER;
+use testkit::topology::OUTSIDE;
+use testkit::topology::OWN_OUTSIDE;
 use testkit::*;
 use wire::build;
 use wire::tcp::Flags;
+
+use crate::why::check;
 
 /// A second pool, which serves nobody of its own.
 const OTHER: [Ipv4Addr; 2] = [Ipv4Addr::new(203, 0, 113, 65), Ipv4Addr::new(203, 0, 113, 66)];
@@ -410,6 +416,124 @@ fn other_protocols_pass_in_the_realm_of_their_rule() {
     assert_eq!(bed.shared().passes().at(1).map(|(_, _, hits)| hits), Some(1));
 }
 
+const ESP: u8 = 50;
+
+/// By nobody inside or outside.
+const ROUTER: Ipv4Addr = Ipv4Addr::new(7, 7, 7, 7);
+
+fn error_about(by: Ipv4Addr, (kind, code): (u8, u8), packet: &[u8]) -> Vec<u8> {
+    let mtu = if kind == 3 { 1_300 } else { 0 };
+    build::icmp_error(by, *source(packet).ip(), kind, code, packet).next_hop_mtu(mtu).build()
+}
+
+#[test]
+fn errors_about_passed_protocols_pass_both_ways() {
+    covers!("6888-REQ-6");
+    for workers in [1, 4] {
+        let mut bed = Bed::new(settings().pass(ESP, Prefix::host(I1), Prefix::ALL)).workers(workers);
+        let sent = build::raw(I1, E1, ESP).payload_length(1_400).dont_fragment().build();
+        bed.inside(&sent);
+        assert_eq!(destination(&bed.only_outside()).ip(), &E1);
+        let received = build::raw(E1, I1, ESP).payload_length(1_400).dont_fragment().build();
+        bed.outside(&received);
+        assert_eq!(destination(&bed.only_inside()).ip(), &I1);
+        for kind in [(3, 4), (3, 2), (11, 0)] {
+            // No ports are needed.
+            for quoted in [20, 24, 28, 548] {
+                let error = error_about(ROUTER, kind, &sent[..quoted]);
+                assert_eq!(check(&mut bed, OUTSIDE, &error).verdict, Verdict::Passed);
+                let passed = bed.only_inside();
+                assert_eq!((&passed[12..], ttl(&passed)), (&error[12..], 63), "otherwise unchanged");
+                for by in [I1, INSIDE_ROUTER, Ipv4Addr::new(10, 7, 7, 7)] {
+                    let error = error_about(by, kind, &received[..quoted]);
+                    assert_eq!(check(&mut bed, INSIDE, &error).verdict, Verdict::Passed);
+                    let passed = bed.only_outside();
+                    assert_eq!((&passed[12..], ttl(&passed)), (&error[12..], 63), "otherwise unchanged");
+                }
+            }
+        }
+        assert_eq!(bed.shared().passes().at(0).map(|(_, _, hits)| hits), Some(2), "of the packets only");
+    }
+}
+
+#[test]
+fn errors_about_what_no_rule_passes_are_refused() {
+    let too_big = |by, to, quoted: &[u8]| build::icmp_error(by, to, 3, 4, quoted).build();
+    let esp = |from, to| build::raw(from, to, ESP).payload_length(64).build();
+    let gre = |from, to| build::raw(from, to, 47).payload_length(64).build();
+    let later = |from, to| build::raw(from, to, ESP).fragment_bits(185).payload_length(64).build();
+    let broken = |from, to| {
+        let mut quoted = esp(from, to);
+        quoted[10] ^= 1;
+        quoted
+    };
+    let mut bed = Bed::new(settings().pass(ESP, Prefix::host(I1), Prefix::host(E1)));
+    let from_outside = [
+        (I1, esp(I1, E2)),
+        (I2, esp(I2, E1)),
+        (I1, gre(I1, E1)),
+        (I1, later(I1, E1)),
+        (I1, broken(I1, E1)),
+        // Of the other direction, and about a packet of somebody else.
+        (I1, esp(E1, I1)),
+        (I2, esp(I1, E1)),
+        (I1, esp(I1, OWN_OUTSIDE)),
+    ];
+    for (to, quoted) in from_outside {
+        let verdict = check(&mut bed, OUTSIDE, &too_big(ROUTER, to, &quoted)).verdict;
+        assert_eq!(verdict, Verdict::DestinationNotPool, "{quoted:02x?}");
+    }
+    let from_inside = [
+        (E2, esp(E2, I1), Verdict::ProtocolUnsupported),
+        (E1, esp(E1, I2), Verdict::ProtocolUnsupported),
+        (E1, gre(E1, I1), Verdict::ProtocolUnsupported),
+        (E1, later(E1, I1), Verdict::IcmpQuoteMalformed),
+        (E1, broken(E1, I1), Verdict::IcmpQuoteMalformed),
+        (E1, esp(I1, E1), Verdict::ProtocolUnsupported),
+        (E2, esp(E1, I1), Verdict::ProtocolUnsupported),
+        (POOL[0], esp(POOL[0], I1), Verdict::ProtocolUnsupported),
+        (E1, esp(E1, POOL[0]), Verdict::ProtocolUnsupported),
+    ];
+    for (to, quoted, expected) in from_inside {
+        let verdict = check(&mut bed, INSIDE, &too_big(I1, to, &quoted)).verdict;
+        assert_eq!(verdict, expected, "{quoted:02x?}");
+    }
+    let last_hop = build::icmp_error(ROUTER, I1, 3, 4, &esp(I1, E1)).ttl(1).build();
+    assert_eq!(check(&mut bed, OUTSIDE, &last_hop).verdict, Verdict::TtlExpired);
+    let last_hop = build::icmp_error(I1, E1, 3, 4, &esp(E1, I1)).ttl(1).build();
+    assert_eq!(check(&mut bed, INSIDE, &last_hop).verdict, Verdict::TtlExpired);
+    // Which packets a filter denies, nobody has sent.
+    let denied = Match { protocol: Some(ESP), ..from(I1) };
+    let rules = settings().pass(ESP, Prefix::host(I1), Prefix::ALL).filter(denied, FilterAction::Deny);
+    let mut filtered = Bed::new(rules);
+    let verdict = check(&mut filtered, OUTSIDE, &too_big(ROUTER, I1, &esp(I1, E1))).verdict;
+    assert_eq!(verdict, Verdict::DestinationNotPool);
+    let verdict = check(&mut filtered, INSIDE, &too_big(I1, E1, &esp(E1, I1))).verdict;
+    assert_eq!(verdict, Verdict::ProtocolUnsupported);
+    for bed in [&mut bed, &mut filtered] {
+        bed.assert_silent();
+    }
+}
+
+#[test]
+fn errors_about_passed_protocols_stay_in_their_realm() {
+    const BLUE: InterfaceId = InterfaceId(2);
+    let host = Ipv4Addr::new(10, 9, 0, 7);
+    let mut bed = Bed::new(two_realms());
+    let gre = |from, to| build::raw(from, to, 47).payload_length(8).build();
+    let verdict = check(&mut bed, OUTSIDE, &error_about(ROUTER, (3, 4), &gre(host, E2))).verdict;
+    assert_eq!(verdict, Verdict::Passed);
+    assert_eq!(bed.take_inside_by().iter().map(|(by, _)| *by).collect::<Vec<_>>(), [BLUE]);
+    let about_received = error_about(host, (3, 4), &gre(E2, host));
+    assert_eq!(check(&mut bed, BLUE, &about_received).verdict, Verdict::Passed);
+    assert_eq!(bed.take_outside().len(), 1);
+    assert_eq!(check(&mut bed, INSIDE, &about_received).verdict, Verdict::ProtocolUnsupported);
+    // The rule for this address is one of the other realm, which has no way to the host.
+    let verdict = check(&mut bed, OUTSIDE, &error_about(ROUTER, (3, 4), &gre(host, E1))).verdict;
+    assert_eq!(verdict, Verdict::DestinationNotPool);
+    bed.assert_silent();
+}
+
 #[test]
 fn an_answer_that_two_realms_pass_reaches_neither() {
     let host = Ipv4Addr::new(10, 9, 0, 7);
@@ -443,13 +567,14 @@ fn an_answer_that_two_realms_pass_reaches_neither() {
             build::udp(at(E1, 53), at(host, 5000)).payload(b"answer").build(),
             build::raw(E1, host, 47).payload_length(8).build(),
             build::icmp_error(E2, host, 3, 3, &query).build(),
+            build::icmp_error(E2, host, 3, 4, &build::raw(host, E1, 47).payload_length(8).build()).build(),
         ];
         for answer in &answers {
             bed.outside(answer);
         }
-        let (expected, verdict) = if may_enter { (3, Verdict::Passed) } else { (0, Verdict::DestinationNotPool) };
+        let (expected, verdict) = if may_enter { (4, Verdict::Passed) } else { (0, Verdict::DestinationNotPool) };
         assert_eq!(bed.count(Verdict::Passed), expected, "{realms:?}");
-        assert_eq!(bed.count(Verdict::DestinationNotPool), 3 - expected, "{realms:?}");
+        assert_eq!(bed.count(Verdict::DestinationNotPool), 4 - expected, "{realms:?}");
         let shard = bed.shards().next().expect("a worker");
         for answer in &answers[..2] {
             assert_eq!(shard.explain(bed.now(), Facing::OUTSIDE, answer).verdict, verdict, "{realms:?}");

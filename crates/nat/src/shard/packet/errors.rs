@@ -14,7 +14,6 @@ use crate::shard::packet::PacketPath;
 use crate::shard::packet::inbound::Via;
 use crate::steps::quoted::ErrorAct;
 use crate::steps::quoted::IcmpError;
-use crate::steps::quoted::quote_of;
 use crate::verdict::Verdict;
 
 impl PacketPath {
@@ -32,7 +31,7 @@ impl PacketPath {
             return Fate::Done(Verdict::IpMalformed);
         };
         let realm = self.ledger.shared.realm_of(meta.ingress);
-        let error = IcmpError { now, parsed, quote: quote_of(packet), realm };
+        let error = IcmpError::read(now, parsed, realm, packet);
         match self.view().decide_error_in(&error, (via, meta.turn), &mut ()) {
             Ok(ErrorAct::HandOff { worker, turn }) => {
                 let stage = match via {
@@ -67,7 +66,7 @@ impl PacketPath {
             return Fate::Done(Verdict::IpMalformed);
         };
         let realm = self.ledger.shared.realm_of(meta.ingress);
-        let error = IcmpError { now, parsed, quote: quote_of(packet), realm };
+        let error = IcmpError::read(now, parsed, realm, packet);
         let (quote, change, way) = match self.view().decide_error_out(&error, &mut ()) {
             Ok(ErrorAct::HandOff { worker, .. }) => {
                 return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::Steered, ..meta } };

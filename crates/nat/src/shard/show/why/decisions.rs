@@ -30,7 +30,6 @@ use crate::steps::outbound::translated;
 use crate::steps::quoted::ErrorAct;
 use crate::steps::quoted::IcmpError;
 use crate::steps::quoted::known_as;
-use crate::steps::quoted::quote_of;
 use crate::steps::report::Report;
 use crate::steps::step::Step;
 use crate::steps::view::View;
@@ -59,7 +58,7 @@ impl View<'_> {
         account: &mut Account,
     ) -> Verdict {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else { return Verdict::IpMalformed };
-        let error = IcmpError { now, parsed, quote: quote_of(packet), realm: account.realm };
+        let error = IcmpError::read(now, parsed, account.realm, packet);
         let decided = match entering {
             Some(entering) => self.decide_error_in(&error, entering, account),
             None => self.decide_error_out(&error, account),
