@@ -104,10 +104,12 @@ fn out_of_range(text: &str, value: &str) -> Option<(String, Option<String>)> {
     };
     let (first, value) = (low.parse::<i128>().ok()?, value.parse::<i128>().ok()?);
     let problem = if value < first { "is too small" } else { "is too large" };
-    // Without an end, the library names the largest value of the type.
-    let has_end = ![u8::MAX.into(), u16::MAX.into(), u32::MAX.into(), i64::MAX.into(), u64::MAX.into()]
-        .into_iter()
-        .any(|largest: i128| (largest - 1..=largest).contains(&last));
+    // Without an end, the library names the largest value of the type, which counts only if the
+    // value is above it.
+    let has_end = value > last
+        || ![u8::MAX.into(), u16::MAX.into(), u32::MAX.into(), i64::MAX.into(), u64::MAX.into()]
+            .into_iter()
+            .any(|largest: i128| (largest - 1..=largest).contains(&last));
     let remedy = if has_end { format!("give {first} to {last}") } else { format!("give {first} or more") };
     Some((problem.to_owned(), Some(remedy)))
 }
@@ -216,6 +218,8 @@ mod tests {
                 "lab sharing --transport vhost-user",
                 "error: --transport: is not a valid value (vhost-user); use one of: af-xdp af-packet",
             ),
+            ("trace --port 99999", "error: --port: is too large (99999); give 0 to 65535"),
+            ("why --length 70000 udp 10.0.0.1:1 1.1.1.1:53", "error: --length: is too large (70000); give 0 to 65535"),
             ("bench scaling --workers 1", "error: --workers: is too small (1); give 2 to 64"),
             ("bench engine --sessions 0", "error: --sessions: is too small (0); give 1 or more"),
             ("bench scaling --workers 65", "error: --workers: is too large (65); give 2 to 64"),

@@ -608,7 +608,11 @@ impl<'a> Search<'a> {
             found.notes.extend(others);
         }
         if history.unreadable > 0 {
-            found.notes.push(format!("{} lines are not records and were skipped", history.unreadable));
+            let note = match history.unreadable {
+                1 => "1 line is not a record and was skipped".to_owned(),
+                lines => format!("{lines} lines are not records and were skipped"),
+            };
+            found.notes.push(note);
         }
         history.found = found;
         Ok(history)

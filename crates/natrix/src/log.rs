@@ -166,7 +166,8 @@ fn print_stat(stat: &Stat, sinks: &[LogSink], json: bool, out: &mut dyn Write) -
     let meaning = if *gaps > 0 { ": `natrix log verify` names them" } else { "" };
     writeln!(out, "  {}, {} lost{meaning}", counted(*gaps, "gap"), counted(*lost, "record"))?;
     if *cuts > 0 {
-        writeln!(out, "  {cuts} times a start found the log damaged or cut: `natrix log verify` says where")?;
+        let times = counted(*cuts, "time");
+        writeln!(out, "  {times} a start found the log damaged or cut: `natrix log verify` says where")?;
     }
     print_lost_ends(stat.lost_ends, out)?;
     for LogSink { name, lag_us, records_lost, connected, .. } in sinks {
@@ -182,7 +183,8 @@ fn print_lost_ends(lost_ends: u64, out: &mut dyn Write) -> io::Result<()> {
     if lost_ends == 0 {
         return Ok(());
     }
-    writeln!(out, "  {lost_ends} runs ended without a stop, and their last records may be lost")
+    let (runs, whose) = (counted(lost_ends, "run"), if lost_ends == 1 { "its" } else { "their" });
+    writeln!(out, "  {runs} ended without a stop, and {whose} last records may be lost")
 }
 
 fn deleted_last(verified: &Verified) -> Option<String> {
@@ -354,11 +356,11 @@ fn run_verify(arguments: &LogVerify, out: &mut dyn Write) -> Result<(), Failure>
         writeln!(out, "  {gaps}, {lost} lost in them{meaning}")?;
         print_gaps(&verified.gaps_found, out)?;
         if verified.cuts > 0 {
-            let what = "times a start found the log damaged or cut";
+            let what = "a start found the log damaged or cut";
             writeln!(
                 out,
                 "  {} {what}; {} of journals could not be read",
-                verified.cuts,
+                counted(verified.cuts, "time"),
                 with_unit(verified.cut_bytes as f64, "B")
             )?;
         }

@@ -36,6 +36,6 @@ pub(super) fn show(arguments: &ShowDrops, out: &mut dyn Write) -> Result<(), Cli
         table.row(vec![human::count(drop.packets), share, drop.reason, drop.description]);
     }
     table.flush(out)?;
-    writeln!(out, "{} packets dropped in all", human::count(total))?;
+    writeln!(out, "{} dropped in all", control::counted(total, "packet"))?;
     Ok(())
 }

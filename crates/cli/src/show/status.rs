@@ -213,7 +213,10 @@ fn print_store(log: &EventLog, store: &LogStore, out: &mut dyn Write) -> io::Res
     if store.cuts > 0 {
         write_plain(
             out,
-            &format!("log store: {} times a start found the log damaged or cut: see natrix log verify", store.cuts),
+            &format!(
+                "log store: {} a start found the log damaged or cut: see natrix log verify",
+                control::counted(store.cuts, "time")
+            ),
         )?;
     }
     if let Some(error) = &store.last_error {

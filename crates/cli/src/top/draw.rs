@@ -185,8 +185,8 @@ fn log_health(status: &Status, room: usize) -> Option<Line<'static>> {
     parts.push(format!("{} behind", human::duration(lag_us)));
     if let Some(store) = &log.store {
         let size = human::with_unit(store.bytes as f64, "B");
-        parts.push(format!("{size} in {} segments", human::count(store.segments)));
-        parts.push(format!("{} gaps", human::count(store.gaps)));
+        parts.push(format!("{size} in {}", control::counted(store.segments, "segment")));
+        parts.push(control::counted(store.gaps, "gap"));
     }
     if lost == 0 {
         parts.push("0 lost".to_owned());
