@@ -34,6 +34,7 @@ use crate::connections::Standing;
 use crate::settings::Listen;
 use crate::settings::Role;
 use crate::settings::Settings;
+use crate::settings::User;
 use crate::token;
 use crate::wrong_logins::NameKey;
 use crate::wrong_logins::Place;
@@ -400,9 +401,25 @@ impl Access {
         }
     }
 
+    /// The answer to a client that neither sends a token nor is known by its connection.
+    fn not_logged_in(&self, peer: &Peer) -> Refused {
+        let Peer::Unix { uid, .. } = peer else { return unauthorized("no login") };
+        let has = |is_there: fn(&User) -> bool| self.settings.users.iter().any(is_there);
+        let remedy = match (has(|user| user.group.is_some()), has(|user| user.token.is_some())) {
+            (true, true) => "ask as a member of the group of an [[http.user]], with a token of one, or as root",
+            (true, false) => "ask as a member of the group of an [[http.user]], or as root",
+            (false, true) => {
+                "send `Authorization: Bearer NAME:SECRET` with a token of an [[http.user]], or ask as root"
+            }
+            (false, false) => "add an [[http.user]] with a group of this user, or ask as root",
+        };
+        let fault = control::Fault::new("login", "no [[http.user]] has a group of this user", remedy);
+        Refused::of(StatusCode::UNAUTHORIZED, fault.seen(format!("uid {uid}"))).with_challenge()
+    }
+
     async fn login(self: &Arc<Access>, headers: &HeaderMap, peer: &Peer, needed: Role) -> Result<Principal, Refused> {
         let Some((token, explicit)) = token_of(headers) else {
-            return self.by_connection(peer, needed).ok_or_else(|| unauthorized("no login"));
+            return self.by_connection(peer, needed).ok_or_else(|| self.not_logged_in(peer));
         };
         let found = self.user_of(token, peer).await?;
         let principal = found.and_then(|user| self.principal(user, peer, explicit));
@@ -605,7 +622,6 @@ pub(crate) async fn authorize(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::User;
 
     const WRONG: &str = "noc:wrong";
     /// As `natrix token` makes them.
@@ -631,6 +647,16 @@ mod tests {
             control: "/nonexistent/control.sock".into(),
         };
         (Arc::new(Access::new(settings, [7; 32], u32::MAX)), format!("noc:{secret}"))
+    }
+
+    #[tokio::test]
+    async fn a_local_user_without_a_login_learns_what_would_be_one() {
+        let (access, _) = access();
+        let refused = async |peer| access.login(&HeaderMap::new(), &peer, Role::View).await.unwrap_err();
+        let local = refused(Peer::Unix { uid: 1000, groups: vec![1000] }).await.fault().to_string();
+        assert!(local.starts_with("login: no [[http.user]] has a group of this user (uid 1000); send "), "{local}");
+        let far = refused(Peer::Tcp { address: [192, 0, 2, 1].into(), certificate: None }).await.fault().to_string();
+        assert!(far.starts_with("login: no login; send `Authorization: "), "{far}");
     }
 
     /// The statuses of as many logins at the same time, of one address.

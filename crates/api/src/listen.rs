@@ -54,7 +54,7 @@ const BLOCKING_THREADS_MAX: usize = 24;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The address or path is not to be had.
-    #[error("http.listen: {address}: {source}; use another address, or stop the program that uses this one")]
+    #[error("http.listen: {address}: {source}; {}", remedy_for(source))]
     Listen {
         /// What was asked for.
         address: String,
@@ -67,6 +67,16 @@ pub enum ServeError {
     /// The system refuses threads, random bytes or the like.
     #[error("http: {0}; see the system's log")]
     System(io::Error),
+}
+
+/// What to do about an address or path that cannot be listened on.
+fn remedy_for(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "create the folder of the socket, or name another path",
+        io::ErrorKind::PermissionDenied => "let Natrix write to the folder of the socket, or use a port above 1023",
+        io::ErrorKind::AddrNotAvailable => "use an address of this machine",
+        _ => "use another address, or stop the program that uses this one",
+    }
 }
 
 /// Serves until standard input ends, which it does when the process that started this one ends.
@@ -262,6 +272,17 @@ mod tests {
             }
         };
         tokio::time::timeout(Duration::from_secs(120), wait).await.expect(what);
+    }
+
+    #[test]
+    fn a_socket_without_a_folder_asks_for_the_folder() {
+        let path = Path::new("/nonexistent/http.sock");
+        let source = open_unix(path).map(|_| ()).unwrap_err();
+        let said = ServeError::Listen { address: path.display().to_string(), source }.to_string();
+        assert!(said.contains("; create the folder of the socket"), "{said}");
+        let source = io::ErrorKind::AddrInUse.into();
+        let said = ServeError::Listen { address: "127.0.0.1:8080".to_owned(), source }.to_string();
+        assert!(said.contains("stop the program"), "{said}");
     }
 
     #[tokio::test]
