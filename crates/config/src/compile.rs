@@ -42,6 +42,7 @@ use crate::model::Port;
 use crate::model::Totals;
 use crate::report::Place;
 use crate::report::Report;
+use crate::section::rounded_size;
 use crate::source::Source;
 
 /// Compiles a configuration for a machine nothing is known of. `file_name` stands in the faults;
@@ -128,6 +129,16 @@ fn shown_line(text: &str, index: usize) -> &str {
     if is_of_secret { "a line that may have a secret is not shown" } else { line }
 }
 
+/// What is wrong with a file of another system, whose lines end in CR alone.
+pub(crate) const BARE_RETURN: &str = "has a line that ends in CR alone";
+/// What to do about it.
+pub(crate) const BARE_RETURN_REMEDY: &str = "save the file with the line ends of Unix (LF)";
+
+/// Where a CR is that no LF follows.
+pub(crate) fn bare_return(text: &[u8]) -> Option<usize> {
+    (0..).zip(text).find(|(at, byte)| **byte == b'\r' && text.get(at + 1) != Some(&b'\n')).map(|(at, _)| at)
+}
+
 fn compile(
     text: &str,
     machine: &Machine,
@@ -137,11 +148,19 @@ fn compile(
     let document = match ImDocument::parse(text) {
         Ok(document) => document,
         Err(error) => {
+            let message = error.message().trim().replace('\n', ", ");
+            if let Some(at) = bare_return(text.as_bytes())
+                && (message.is_empty() || error.span().is_none_or(|span| at <= span.end))
+            {
+                let place = Place { path: "".into(), line: report.line(Some(at..at)) };
+                report.fault(&place, BARE_RETURN, "", BARE_RETURN_REMEDY);
+                return Err(report.into_faults());
+            }
             let line = report.line(error.span()).unwrap_or(1);
             let source = shown_line(text, line as usize - 1);
             let place = Place { path: "".into(), line: Some(line) };
-            let message = error.message().trim().replace('\n', ", ");
-            report.fault(&place, format!("is not TOML: {message}"), source, "correct this line and check again");
+            let reason = if message.is_empty() { String::new() } else { format!(": {message}") };
+            report.fault(&place, format!("is not TOML{reason}"), source, "correct this line and check again");
             return Err(report.into_faults());
         }
     };
@@ -254,6 +273,7 @@ fn compile(
         grants_file: singles.port_control.state.clone(),
         warnings: {
             let drained = check::pools::drained(&draft, &report).into_iter();
+            let drained = drained.chain(check::routes::no_default(&draft, &routes, &report));
             let of_log = check::log::unreported(&draft, &report).into_iter();
             drained.chain(rules.warnings).chain(of_log).chain(check::log::short_retention(&draft, &report)).collect()
         },
@@ -262,7 +282,7 @@ fn compile(
     let unheld = check::reserve::check(&config.nat, &draft.classes, &draft.singles.limits, &mut report);
     config.warnings.extend(unheld);
     config.warnings.extend(check::no_effect::check(&draft, &config.nat, &report));
-    check_memory(&config, machine, &mut report);
+    check_memory(&config, &draft, machine, &mut report);
     if report.is_clean() { Ok(config) } else { Err(report.into_faults()) }
 }
 
@@ -429,14 +449,28 @@ fn ports(interfaces: &[InterfaceDraft], links: &Links) -> Vec<Port> {
     links.ports.iter().filter_map(port).collect()
 }
 
-fn check_memory(config: &Config, machine: &Machine, report: &mut Report) {
+fn check_memory(config: &Config, draft: &Draft, machine: &Machine, report: &mut Report) {
     let Some(stock) = machine.memory else { return };
     let Err(not_enough) = config.memory_plan(&stock) else { return };
     let needed = config.memory_needed();
     let problem = format!(
-        "needs {} bytes of memory in all (tables {}, pools {}, rules {}, packets {})",
-        not_enough.needed_bytes, needed.tables_bytes, needed.pools_bytes, needed.rules_bytes, needed.packets_bytes
+        "needs {} of memory in all (tables {}, pools {}, rules {}, packets {})",
+        rounded_size(not_enough.needed_bytes),
+        rounded_size(needed.tables_bytes),
+        rounded_size(needed.pools_bytes),
+        rounded_size(needed.rules_bytes),
+        rounded_size(needed.packets_bytes),
     );
-    let seen = format!("{} bytes available", not_enough.available_bytes);
-    report.fault(&Place::default(), problem, seen, "lower [tables], use fewer pool addresses, or add memory");
+    let seen = format!("{} MiB available", not_enough.available_bytes >> 20);
+    let rest = not_enough.needed_bytes.saturating_sub(needed.packets_bytes);
+    match &draft.singles.dpdk.memory {
+        // The buffers take most of it.
+        Some(memory) if needed.packets_bytes > rest => {
+            report.fault(&memory.place, problem, seen, "lower dpdk.memory, or add memory");
+        }
+        _ => {
+            let remedy = "lower [tables], use fewer pool addresses, or add memory";
+            report.fault(&Place::default(), problem, seen, remedy);
+        }
+    }
 }

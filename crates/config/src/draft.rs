@@ -47,6 +47,7 @@ use crate::keys::sections;
 use crate::report::Place;
 use crate::report::Placed;
 use crate::report::Report;
+use crate::report::without_tokens;
 use crate::section::Section;
 use crate::section::quoted;
 use crate::section::unknown_key;
@@ -172,7 +173,11 @@ fn repeated<T>(root: &Table, name: &str, read: impl Fn(&Section, &mut Report) ->
                 }
             }
         }
-        Item::Table(_) => report.fault(&whole, "is a single table", format!("[{name}]"), format!("write [[{name}]]")),
+        Item::Table(table) => {
+            report.fault(&whole, "is a single table", format!("[{name}]"), format!("write [[{name}]]"));
+            // Its keys have the only further faults: it counts as one of these tables.
+            tables.push((table, whole.line));
+        }
         Item::Value(_) | Item::None => {
             report.fault(&whole, "is not a table", item.to_string(), format!("write [[{name}]]"));
         }
@@ -185,7 +190,11 @@ fn repeated<T>(root: &Table, name: &str, read: impl Fn(&Section, &mut Report) ->
     let mut drafts = Vec::new();
     for (index, (table, line)) in tables.into_iter().enumerate() {
         let path = match table.get("name").and_then(Item::as_str) {
-            Some(own) => format!("{name} \"{}\"", own.chars().take(40).collect::<String>().escape_debug()),
+            Some(own) => {
+                // A part of a secret is one, too.
+                let own: String = without_tokens(own).chars().take(40).collect();
+                format!("{name} \"{}\"", own.escape_debug())
+            }
             None => format!("{name}[{index}]"),
         };
         let section = Section::new(name, table, Place { path: path.into(), line: line.or(whole.line) }, report);
@@ -220,26 +229,34 @@ fn name(section: &Section, report: &mut Report) -> Option<Placed<String>> {
 fn as_name(name: Placed<String>, report: &mut Report) -> Option<Placed<String>> {
     match check_name(&name.value) {
         Ok(()) => Some(name),
-        Err(remedy) => {
-            report.fault(&name.place, NO_NAME, quoted(&name.value), remedy);
+        Err((problem, remedy)) => {
+            report.fault(&name.place, problem, quoted(&name.value), remedy);
             None
         }
     }
 }
 
-/// The problem of a text that is no name.
-pub const NO_NAME: &str = "is not a name";
+/// Characters of a name.
+const LENGTH_MAX: usize = 32;
 
 /// Checks a name as every `name` of the configuration.
 ///
 /// # Errors
-/// What to write instead.
-pub fn check_name(name: &str) -> Result<(), String> {
-    const LENGTH_MAX: usize = 32;
+/// What is wrong with it, and what to write instead.
+pub fn check_name(name: &str) -> Result<(), (String, String)> {
     let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    if starts_well && name.len() <= LENGTH_MAX && name.chars().all(is_allowed) {
+    let is_well_formed = starts_well && name.chars().all(is_allowed);
+    if is_well_formed && name.len() <= LENGTH_MAX {
         return Ok(());
     }
-    Err(format!("write 1 to {LENGTH_MAX} letters, digits, '-', '_' and '.', starting with a letter or digit"))
+    let problem = if is_well_formed {
+        format!("is too long for a name: {} characters", name.len())
+    } else {
+        "is not a name".to_owned()
+    };
+    Err((
+        problem,
+        format!("write 1 to {LENGTH_MAX} letters, digits, '-', '_' and '.', starting with a letter or digit"),
+    ))
 }

@@ -1,6 +1,7 @@
 //! A fault of a configuration file: where, what, and what to do about it.
 
 use std::fmt;
+use std::fmt::Write as _;
 
 use serde::Serialize;
 
@@ -27,18 +28,35 @@ impl fmt::Display for Fault {
     /// `error: FILE:LINE: OBJECT: PROBLEM (SEEN); REMEDY`: the form of all errors of the command
     /// line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.file)?;
+        write!(f, "error: {}", OneLine(&self.file))?;
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }
         if !self.object.is_empty() {
-            write!(f, ": {}", self.object)?;
+            write!(f, ": {}", OneLine(&self.object))?;
         }
-        write!(f, ": {}", self.problem)?;
+        write!(f, ": {}", OneLine(&self.problem))?;
         if !self.seen.is_empty() {
-            write!(f, " ({})", self.seen)?;
+            write!(f, " ({})", OneLine(&self.seen))?;
         }
-        write!(f, "; {}", self.remedy)
+        write!(f, "; {}", OneLine(&self.remedy))
+    }
+}
+
+/// A text in which what would change the terminal, end the line, or show letters in another order
+/// is written as in Rust (`\u{1b}`).
+struct OneLine<'a>(&'a str);
+
+impl fmt::Display for OneLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_unsafe = |c: char| {
+            c.is_control()
+                || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        };
+        self.0.chars().try_for_each(|c| match is_unsafe(c) {
+            true => write!(f, "{}", c.escape_default()),
+            false => f.write_char(c),
+        })
     }
 }
 

@@ -314,8 +314,9 @@ const SECTIONS: &[SectionKeys] = &[
     SectionKeys {
         name: "http.user",
         repeats: true,
-        about: "A user of the API. Without any user, clients of this machine may see (`view`) but neither change \
-                nor look up; root may do everything through a Unix socket.",
+        about: "A user of the API. Without any user, clients on loopback may see (`view`) but neither change nor \
+                look up. On a Unix socket, a client has the roles of the users whose `group` it is a member of, \
+                or logs in with a token; root may do everything.",
         keys: machine::HTTP_USER,
     },
     SectionKeys {

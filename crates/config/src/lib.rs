@@ -33,7 +33,6 @@ pub use compile::parse;
 pub use compile::parse_following;
 pub use compile::parse_for;
 pub use compile::parse_sent;
-pub use draft::NO_NAME;
 pub use draft::check_name;
 pub use draft::singles::audit_beside;
 pub use fault::Fault;

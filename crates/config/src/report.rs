@@ -190,16 +190,34 @@ impl<'a> Report<'a> {
 }
 
 fn fault_of(file: &str, place: &Place, problem: String, seen: &str, remedy: String) -> Fault {
-    let object = without_secrets(&place.path);
+    // Names of tables are in it.
+    let object = without_tokens(&place.path);
     let (problem, remedy) = (without_secrets(&problem), without_secrets(&remedy));
-    Fault { file: file.to_owned(), line: place.line, object, problem, seen: shorten(&without_secrets(seen)), remedy }
+    // A name may look like a key, but not like a token.
+    let key_digits = if place.path.ends_with("name") { TOKEN_DIGITS } else { KEY_DIGITS };
+    let seen = shorten(&without_secrets_from(seen, key_digits));
+    Fault { file: file.to_owned(), line: place.line, object, problem, seen, remedy }
 }
 
 /// A text without tokens, hashes of tokens and keys, which may stand where they do not belong.
 /// Faults are printed, and come into logs.
 pub(crate) fn without_secrets(text: &str) -> String {
+    without_secrets_from(text, KEY_DIGITS)
+}
+
+/// The same without what is as long as the secret of a token: names may look like a key.
+pub(crate) fn without_tokens(text: &str) -> String {
+    without_secrets_from(text, TOKEN_DIGITS)
+}
+
+/// Hexadecimal digits in a row that may be a key.
+const KEY_DIGITS: usize = 32;
+/// The same of the secret of a token.
+const TOKEN_DIGITS: usize = 48;
+
+/// The same, where digits in a row are a key only if there are so many of them.
+fn without_secrets_from(text: &str, key_digits: usize) -> String {
     const HASH: &str = "$argon2";
-    const KEY_DIGITS: usize = 32;
     let mut shown = String::with_capacity(text.len());
     // Of what these are made of, and other bytes one by one.
     let is_of_word = |c: char| c.is_ascii_alphanumeric() || "$=,+/".contains(c);
@@ -207,7 +225,7 @@ pub(crate) fn without_secrets(text: &str) -> String {
     while let Some(first) = rest.chars().next() {
         let length = rest.find(|c| !is_of_word(c)).unwrap_or(rest.len()).max(first.len_utf8());
         let (word, after) = rest.split_at(length);
-        let is_key = word.len() >= KEY_DIGITS && word.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_key = word.len() >= key_digits && word.bytes().all(|byte| byte.is_ascii_hexdigit());
         shown += if word.contains(HASH) || is_key { "[secret]" } else { word };
         rest = after;
     }
@@ -225,10 +243,11 @@ fn shorten(seen: &str) -> String {
     shown
 }
 
-/// The nearest of `known`, when one is near: what was meant, probably.
+/// The nearest of `known`, when one is near: what was meant, probably. Capitals do not count.
 pub(crate) fn nearest<'k>(wrong: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    let (likeness, best) =
-        known.into_iter().map(|word| (strsim::jaro_winkler(wrong, word), word)).max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let wrong = wrong.to_lowercase();
+    let likeness = |word: &str| strsim::jaro_winkler(&wrong, &word.to_lowercase());
+    let (likeness, best) = known.into_iter().map(|word| (likeness(word), word)).max_by(|a, b| a.0.total_cmp(&b.0))?;
     (likeness >= 0.8).then_some(best)
 }
 

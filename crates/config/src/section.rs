@@ -43,6 +43,11 @@ impl<'a> Section<'a> {
                 report.fault(&place, "is not a key of this table", "", format!("set it in {}", with_key.join(", ")));
                 continue;
             }
+            let is_written_as_table = table.get(key).is_some_and(|item| item.is_table() || item.is_array_of_tables());
+            if is_written_as_table && sections().iter().any(inner) {
+                unknown_table(&place, name, key, report);
+                continue;
+            }
             unknown_key(&place, key, section.keys.iter().map(|known| known.name), report);
         }
         section
@@ -278,6 +283,28 @@ pub(crate) fn unknown_key<'k>(
     report.fault(place, "is not a known key", "", remedy);
 }
 
+/// Reports a table inside another, which has inner tables, but not this one.
+fn unknown_table(place: &Place, outer: &str, wrong: &str, report: &mut Report) {
+    let inner = |known: &'static SectionKeys| {
+        let name = known.name.strip_prefix(outer)?.strip_prefix('.').filter(|name| !name.contains('.'))?;
+        Some((name, known))
+    };
+    let tables: Vec<(&str, &SectionKeys)> = sections().iter().filter_map(inner).collect();
+    let meant = nearest(wrong, tables.iter().map(|(name, _)| *name));
+    let remedy = match tables.iter().find(|(name, _)| meant == Some(name)) {
+        Some((_, meant)) => format!("did you mean {}?", named(meant)),
+        None => {
+            let all: Vec<String> = tables.iter().map(|(_, known)| named(known)).collect();
+            let all = match all.split_last() {
+                Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+                _ => all.concat(),
+            };
+            format!("remove it, or write {all}")
+        }
+    };
+    report.fault(place, "is not a known table", "", remedy);
+}
+
 /// One of `words`.
 pub(crate) fn choose(text: &Placed<String>, words: &[&'static str], report: &mut Report) -> Option<&'static str> {
     let chosen = words.iter().find(|word| **word == text.value).copied();
@@ -312,6 +339,7 @@ pub(crate) fn parse_text<T>(
             let length = if text.value.contains(':') { 64 } else { 24 };
             format!("write \"{}/{length}\" with the length of the prefix", text.value.trim())
         }
+        ValueError::NoPrefixLength => whole_length(text.value.trim(), remedy),
         ValueError::HostBits => match values::address_in_prefix(&text.value) {
             Ok((address, length)) => nat::types::Prefix::new(address, length)
                 .map_or(remedy.to_owned(), |prefix| format!("write \"{prefix}\"")),
@@ -332,6 +360,20 @@ pub(crate) fn parse_text<T>(
     };
     report.fault(&text.place, error.to_string(), quoted(&text.value), remedy);
     None
+}
+
+/// The remedy for a prefix without its length. One address is always a prefix; of any other length,
+/// only the author knows whether it has host bits.
+fn whole_length(address: &str, remedy: &str) -> String {
+    use core::net::IpAddr;
+    match address.parse() {
+        Ok::<IpAddr, _>(address) if address.is_unspecified() => format!("write \"{address}/0\" for all addresses"),
+        // A NAT64 prefix has one of a few lengths, which its example shows.
+        Ok(IpAddr::V6(_)) if remedy.contains("/96") => remedy.to_owned(),
+        Ok(IpAddr::V4(address)) => format!("write \"{address}/32\" for this address alone"),
+        Ok(IpAddr::V6(address)) => format!("write \"{address}/128\" for this address alone"),
+        Err(_) => remedy.to_owned(),
+    }
 }
 
 /// A value as it stands in the file.
@@ -359,6 +401,11 @@ pub(crate) fn duration_text(micros: u64) -> String {
         }
     }
     if parts.is_empty() { "0 s".to_owned() } else { parts.join(" ") }
+}
+
+/// A size for people, rounded up to whole MiB.
+pub(crate) fn rounded_size(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
 /// A size as the file would say it, in the largest binary unit that loses nothing.

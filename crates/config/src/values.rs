@@ -36,9 +36,12 @@ pub enum ValueError {
     /// A prefix length over this one.
     #[error("has a prefix length over {0}")]
     Length(u8),
-    /// An address without prefix length.
+    /// An address of an interface without the length of its prefix.
     #[error("has no prefix length")]
     NoLength,
+    /// A prefix without its length.
+    #[error("has no prefix length")]
+    NoPrefixLength,
     /// A share of nothing.
     #[error("has weight 0, so it would get no connections")]
     WeightZero,
@@ -351,6 +354,7 @@ pub fn any_prefix(text: &str) -> Result<Either<Prefix, (Ipv6Addr, u8)>, ValueErr
     }
     let (address, length) = address6_in_prefix(text).map_err(|error| match error {
         ValueError::Form(_) => ValueError::Form(PREFIX6),
+        ValueError::NoLength => ValueError::NoPrefixLength,
         other => other,
     })?;
     if address.to_bits().checked_shl(length.into()).unwrap_or(0) != 0 {
@@ -375,7 +379,10 @@ pub fn any_address(text: &str) -> Result<Either<Ipv4Addr, Ipv6Addr>, ValueError>
 /// # Errors
 /// [`ValueError`] when it is not of that form.
 pub fn prefix(text: &str) -> Result<Prefix, ValueError> {
-    let (address, length) = address_in_prefix(text)?;
+    let (address, length) = address_in_prefix(text).map_err(|error| match error {
+        ValueError::NoLength => ValueError::NoPrefixLength,
+        other => other,
+    })?;
     let prefix = Prefix::new(address, length).ok_or(ValueError::Length(32))?;
     if prefix.address() == address { Ok(prefix) } else { Err(ValueError::HostBits) }
 }

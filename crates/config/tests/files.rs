@@ -74,6 +74,34 @@ fn a_rule_file_may_have_a_byte_order_mark_and_quoted_fields() {
 }
 
 #[test]
+fn columns_that_commas_do_not_separate_are_one_fault() {
+    let folder = Folder::new("separators");
+    for (lines, wanted) in [
+        ("action;protocol;inside\ndrop;tcp;10.0.0.0/25\n", "columns: has semicolons between the columns"),
+        ("action\tprotocol\ndrop\ttcp\n", "columns: has tabs between the columns"),
+        ("action,protocol\rdrop,tcp\r", "rule: has a line that ends in CR alone"),
+    ] {
+        folder.write("rules.csv", lines.as_bytes());
+        let faults = folder.parse("[[rule_file]]\npath = \"rules.csv\"\n").expect_err("a fault");
+        let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        assert!(texts.len() == 1 && texts[0].contains(wanted), "{lines:?}: {texts:?}");
+    }
+}
+
+#[test]
+fn line_ends_of_cr_alone_are_the_fault() {
+    for start in ["# A remark.\n", "", "\n[log]\nlevel = \"info\"\n"] {
+        let text = format!("{start}{TEXT}").replace('\n', "\r");
+        let faults = config::parse(&text, "natrix.toml").expect_err("it is not TOML");
+        let texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        let wanted =
+            "error: natrix.toml:1: has a line that ends in CR alone; save the file with the line ends of Unix (LF)";
+        assert_eq!(texts, [wanted], "{start:?}");
+        assert!(config::parse(&text.replace('\r', "\r\n"), "natrix.toml").is_ok(), "{start:?}");
+    }
+}
+
+#[test]
 fn a_comma_in_quotes_parts_no_fields() {
     let folder = Folder::new("commas");
     folder.write("filters.csv", b"action,protocol,outside_ports,outside\ndeny,tcp,\"80,443\",\"192.0.2.0/25\"\n");

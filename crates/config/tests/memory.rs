@@ -62,3 +62,18 @@ fn control_sessions_must_fit_as_a_whole() {
     // As many as before, or fewer, need nothing more.
     assert!(after(&many, 0).is_ok() && few.check_memory_after(&many, || Stock::ordinary(0)).is_ok());
 }
+
+/// The sizes are in MiB, and the key that takes most of it is named.
+#[test]
+fn buffers_larger_than_the_machine_name_their_key() {
+    let text = include_str!("every_key.toml");
+    let machine = config::Machine { memory: Some(Stock::ordinary(4 << 30)), ..config::Machine::default() };
+    let refused = |memory: &str| {
+        let text = text.replace("memory = \"1 GiB\"", memory);
+        let faults = config::parse_for(&text, "natrix.toml", &machine).expect_err("it does not fit");
+        faults.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let faults = refused("memory = \"1 TiB\"");
+    assert!(faults.len() == 1 && faults[0].contains(": dpdk.memory: needs "), "{faults:?}");
+    assert!(faults[0].contains("packets 1048576 MiB) (4096 MiB available); lower dpdk.memory, or"), "{faults:?}");
+}

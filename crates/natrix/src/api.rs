@@ -90,7 +90,7 @@ fn find_past(question: &PastQuestion, socket: &str, goes_on: &dyn Fn() -> bool) 
 pub(crate) fn token(arguments: &TokenArguments, out: &mut dyn Write) -> Result<(), Failure> {
     let TokenArguments { name, role, json } = arguments;
     config::check_name(name)
-        .map_err(|remedy| cli::CliError::from(Fault::new("token", config::NO_NAME, remedy).seen(name)))?;
+        .map_err(|(problem, remedy)| cli::CliError::from(Fault::new("token", problem, remedy).seen(name)))?;
     let made = Token::new(name).map_err(|error| cli::CliError::from(Fault::new("token", error, "try again")))?;
     if *json {
         writeln!(out, "{}", json!({ "name": name, "role": role, "token": made.token, "hash": made.hash }))?;

@@ -85,10 +85,10 @@ fn a_configuration_that_does_not_fit_is_refused_at_once() {
         let error = text(&output.stderr);
         let line = error.lines().find(|line| line.contains(" of memory in all")).unwrap();
         assert!(line.starts_with(&format!("error: {config}: needs ")), "{line}");
-        let (needed, available) = (number_before(line, " bytes of memory"), number_before(line, " bytes available"));
+        let (needed, available) = (number_before(line, " MiB of memory"), number_before(line, " MiB available"));
         // Two workers, each with its half and an eighth more. A mapping takes 64 bytes, 8.5 in the
         // table and more than 1.5 elsewhere.
-        assert!(needed > 60_000_000 / 8 * 9 * 74 && available <= 1 << 30, "{line}");
+        assert!(needed > (60_000_000 / 8 * 9 * 74) >> 20 && available <= 1 << 10, "{line}");
         assert!(line.ends_with("; lower [tables], use fewer pool addresses, or add memory"), "{line}");
     }
     // For another machine.

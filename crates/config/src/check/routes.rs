@@ -4,6 +4,7 @@ use core::net::Ipv4Addr;
 use std::collections::HashMap;
 
 use nat::types::Prefix;
+use nat::types::Side;
 
 use crate::draft::Draft;
 use crate::draft::interface::InterfaceDraft;
@@ -11,6 +12,7 @@ use crate::draft::interface::NO_HOST;
 use crate::draft::interface::end_of_prefix;
 use crate::draft::interface::is_of_no_host;
 use crate::draft::route::RouteDraft;
+use crate::fault::Warning;
 use crate::report::Place;
 use crate::report::Report;
 use crate::report::nearest;
@@ -69,6 +71,23 @@ pub(crate) fn check(draft: &Draft, report: &mut Report) -> Vec<ResolvedRoute> {
         });
     }
     resolved
+}
+
+/// Warns if no route leads to the Internet, and none may come from the kernel. Two routes with half
+/// of the addresses each are a default route, too.
+pub(crate) fn no_default(draft: &Draft, routes: &[ResolvedRoute], report: &Report) -> Option<Warning> {
+    let is_outside = |route: &ResolvedRoute| {
+        draft.interfaces.get(route.interface).is_some_and(|interface| interface.side == Some(Side::Outside))
+    };
+    let has_default = routes.iter().any(|route| route.prefix.length() <= 1 && is_outside(route));
+    if has_default || draft.learns(Side::Outside) {
+        return None;
+    }
+    let place = Place { path: "route".into(), line: None };
+    let problem = "there is no default route outside, so only destinations of other routes and of subnets of outside \
+                   interfaces can be reached";
+    let remedy = "write a [[route]] with prefix = \"0.0.0.0/0\" and the router outside as via";
+    Some(report.warning(None, &place, problem.to_owned(), remedy))
 }
 
 /// The interface the route names; an error inside is for a name that is unknown.

@@ -190,6 +190,7 @@ pub(crate) fn check(
     let uncompared_passes = ambiguous::check(&matches, &|_| true, &known, &pass_sources, report);
     let mut warnings = served::check(&rules, &sources, draft, report);
     warnings.extend(to_natrix_itself(&rules, &known, &sources, report));
+    warnings.extend(refusing_hosts(&rules, &sources, draft, report));
     warnings.extend(uncompared.into_iter().chain(uncompared_passes));
     warnings.extend(unheard(&filters, &filter_sources, draft, report));
     if report.is_clean() && before.is_none() {
@@ -231,6 +232,25 @@ fn unheard(filters: &[FilterRule], sources: &Sources<'_>, draft: &Draft, report:
     let more = if others == 0 { String::new() } else { format!(" (and {others} more)") };
     let problem = format!("has log = true{more}, and there is no event log to write to");
     sources.warning(first, problem, crate::check::log::REMEDY, report)
+}
+
+/// Warns of the first rule that sends packets untranslated and matches IPv6 hosts, and counts the
+/// others. Rules with `inside` match none of them.
+fn refusing_hosts(rules: &[Rule], sources: &Sources<'_>, draft: &Draft, report: &Report) -> Option<Warning> {
+    let names = vrf_names(&draft.interfaces);
+    let realms: Vec<usize> = draft.host_vrfs().filter_map(|vrf| names.iter().position(|name| name == vrf)).collect();
+    let is_of_hosts = |rule: &&Rule| {
+        rule.action == RuleAction::NoTranslation
+            && rule.matches.source == Prefix::ALL
+            && realms.iter().any(|realm| rule.matches.realm.is_none_or(|of| of.index() == *realm))
+    };
+    let first = rules.iter().position(|rule| is_of_hosts(&rule))?;
+    let what = match rules.iter().filter(is_of_hosts).count() {
+        1 => "drops what IPv6 hosts send to its destinations".to_owned(),
+        all => format!("is the first of {all} rules that drop what IPv6 hosts send to their destinations"),
+    };
+    let problem = format!("{what}: these hosts have no IPv4 address to leave with");
+    sources.warning(first, problem, "write inside with the IPv4 prefixes that are meant", report)
 }
 
 /// Rules for addresses of Natrix itself that are reported one by one; further ones are counted.

@@ -10,6 +10,9 @@ use std::path::Component;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::compile::BARE_RETURN;
+use crate::compile::BARE_RETURN_REMEDY;
+use crate::compile::bare_return;
 use crate::draft::rule_keys::RuleKey;
 use crate::draft::rule_keys::RuleKeys;
 use crate::draft::rule_keys::Scalar;
@@ -143,8 +146,12 @@ impl RuleFile {
     fn columns(&mut self, report: &mut Report) -> Option<()> {
         let known = keys_of(self.what);
         let names = || known.iter().map(|key| key.name);
+        let faults = report.fault_count();
         loop {
             if !self.advance(report) {
+                if report.fault_count() > faults {
+                    return None;
+                }
                 let remedy = format!("name its columns in the first line, such as {}", example_columns(self.what));
                 report.fault(&Place::default(), "is empty", "", remedy);
                 return None;
@@ -167,6 +174,11 @@ impl RuleFile {
                 }
                 Some(key) => columns.push(key),
                 None => {
+                    if let Some(separators) = wrong_separators(name, names()) {
+                        let problem = format!("has {separators} between the columns");
+                        report.fault(&place("columns"), problem, quoted(name), "separate columns by commas");
+                        return None;
+                    }
                     let remedy = match nearest(name, names()) {
                         Some(meant) => format!("did you mean \"{meant}\"?"),
                         None => format!("the first line names the columns: write {}", one_of(names())),
@@ -209,6 +221,10 @@ impl RuleFile {
         }
         if self.number == 1 && self.text.starts_with(BYTE_ORDER_MARK) {
             self.text.drain(..BYTE_ORDER_MARK.len());
+        }
+        if self.number == 1 && bare_return(&self.text).is_some_and(|at| at + 1 < self.text.len()) {
+            report.fault(&place(1), BARE_RETURN, "", BARE_RETURN_REMEDY);
+            return false;
         }
         if self.text.len() > LINE_MAX {
             let remedy = format!("write one rule a line, at most {LINE_MAX} bytes");
@@ -277,6 +293,14 @@ impl RuleFile {
         }
         Read::Line
     }
+}
+
+/// What separates the columns in a first line without commas, if not commas.
+fn wrong_separators<'k>(line: &str, mut known: impl Iterator<Item = &'k str>) -> Option<&'static str> {
+    let (first, separators) = [(';', "semicolons"), ('\t', "tabs"), ('|', "vertical bars")]
+        .into_iter()
+        .find_map(|(separator, name)| Some((line.split_once(separator)?.0, name)))?;
+    known.any(|known| known == first.trim().trim_matches('"')).then_some(separators)
 }
 
 /// Where the fields of a line are, without the quotes and blanks around them. False: a quote is not

@@ -44,7 +44,7 @@ fn port_ranges_are_ordered_and_without_zero() {
 fn prefixes_have_no_host_bits() {
     assert_eq!(prefix("10.0.0.0/8"), Ok(Prefix::new(Ipv4Addr::new(10, 0, 0, 0), 8).unwrap()));
     assert_eq!(prefix("10.0.0.1/8"), Err(ValueError::HostBits));
-    assert_eq!(prefix("10.0.0.0"), Err(ValueError::NoLength));
+    assert_eq!(prefix("10.0.0.0"), Err(ValueError::NoPrefixLength));
     assert_eq!(prefix("10.0.0.0/33"), Err(ValueError::Length(32)));
     assert_eq!(prefix("10.0.0.0/+8"), Err(ValueError::Form("an IPv4 prefix")));
     assert_eq!(address_in_prefix("10.0.0.1/24"), Ok((Ipv4Addr::new(10, 0, 0, 1), 24)));
