@@ -3,6 +3,8 @@
 use core::net::Ipv4Addr;
 use std::fs;
 use std::io::Write;
+#[cfg(feature = "dpdk")]
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use cli::Check;
@@ -21,7 +23,11 @@ use lookup::Asked;
 use lookup::convert::engine_protocol;
 use serde_json::json;
 
+#[cfg(feature = "dpdk")]
+use crate::doctor;
 use crate::failure::Failure;
+#[cfg(feature = "dpdk")]
+use crate::machine::Files;
 use crate::service_user;
 
 /// Reads and checks a configuration, with the limits of `machine`.
@@ -149,6 +155,14 @@ pub(crate) fn config_of(file: &Path) -> Result<Config, Failure> {
 #[cfg(feature = "dpdk")]
 pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
     let config = load(&arguments.config, &daemon::machine::this_machine()).map_err(Failure::Configuration)?;
+    // Before another process is started, whose own messages would hide the cause.
+    if UnixStream::connect(&config.control.socket).is_ok() {
+        let socket = config.control.socket.clone();
+        return Err(daemon::run::RunError::from(daemon::server::SocketError::InUse(socket)).into());
+    }
+    if let Some(fault) = doctor::unprivileged(&Files::new(Path::new("/")), &config) {
+        return Err(cli::CliError::from(fault).into());
+    }
     // Before DPDK pins this thread. Until the instance answers, the API says so.
     let _api = crate::api_process::start(&config)?;
     let _snmp = crate::snmp_process::start(&config)?;

@@ -17,6 +17,7 @@ use cli::Table;
 use config::Config;
 use config::DriverKind;
 use config::Hugepages;
+use control::Fault;
 use control::count_text;
 use daemon::http_group;
 use daemon::kernel::setup::NeighbourTable;
@@ -43,6 +44,10 @@ const CAPABILITIES: [(&str, u32); 3] = [("CAP_NET_ADMIN", 12), ("CAP_NET_RAW", 1
 const CAPABILITY_OF_XDP: (&str, u32) = ("CAP_SYS_ADMIN", 21);
 /// Driver of such ports.
 const XDP: &str = "net_af_xdp";
+/// How the drivers begin that open sockets on an interface of the kernel.
+const SOCKETS: &str = "net_af_";
+/// Driver of ports that are a TAP.
+const TAP: &str = "net_tap";
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -146,14 +151,17 @@ fn examine(files: &Files, config: Option<&Config>, kernel: &Kernel<'_>) -> Vec<F
     found
 }
 
-fn privileges(files: &Files, config: Option<&Config>) -> Finding {
+/// Whether a configuration has a port with a driver that begins so.
+fn has_port(config: &Config, driver: &str) -> bool {
+    config.ports.iter().any(|port| port.driver.starts_with(driver))
+}
+
+/// The capabilities that this process lacks, and what to do about it.
+fn missing_capabilities(files: &Files, config: Option<&Config>) -> (Vec<&'static str>, &'static str) {
     let effective = u64::from_str_radix(&files.field("proc/self/status", "CapEff"), 16).unwrap_or(0);
-    let has_xdp = config.is_some_and(|config| config.ports.iter().any(|port| port.driver.starts_with(XDP)));
+    let has_xdp = config.is_some_and(|config| has_port(config, XDP));
     let needed = CAPABILITIES.iter().chain(has_xdp.then_some(&CAPABILITY_OF_XDP));
-    let missing: Vec<&str> = needed.filter(|(_, bit)| effective >> bit & 1 == 0).map(|(name, _)| *name).collect();
-    if missing.is_empty() {
-        return ok("privileges", "enough to open ports");
-    }
+    let missing = needed.filter(|(_, bit)| effective >> bit & 1 == 0).map(|(name, _)| *name).collect();
     let remedy = match has_xdp {
         true => {
             "run it as root, or by natrix.service with /usr/share/doc/natrix/examples/af-xdp.conf, which says how to \
@@ -161,7 +169,32 @@ fn privileges(files: &Files, config: Option<&Config>) -> Finding {
         }
         false => "run it as root, or by natrix.service, which has them",
     };
-    finding("privileges", Level::Warning, format!("without {}", missing.join(", ")), remedy)
+    (missing, remedy)
+}
+
+/// Why the ports of a configuration cannot be opened by this process: it lacks what sockets of
+/// their kind need. DPDK says only that there is no such device.
+pub(crate) fn unprivileged(files: &Files, config: &Config) -> Option<Fault> {
+    let (missing, remedy) = missing_capabilities(files, Some(config));
+    let lacks = |(name, _): (&'static str, u32)| missing.contains(&name);
+    let cannot_open = has_port(config, SOCKETS) && lacks(CAPABILITIES[1]);
+    let cannot_load = has_port(config, XDP) && lacks(CAPABILITY_OF_XDP);
+    let fault = Fault::new("privileges", "do not suffice to open the ports", remedy);
+    (cannot_open || cannot_load).then(|| fault.seen(format!("without {}", missing.join(", "))))
+}
+
+fn privileges(files: &Files, config: Option<&Config>) -> Finding {
+    let (missing, remedy) = missing_capabilities(files, config);
+    if missing.is_empty() {
+        return ok("privileges", "enough to open ports");
+    }
+    let has_device = |config: &Config| has_port(config, TAP) || config.kernel.iter().any(Option::is_some);
+    let cannot_run = |config: &Config| {
+        unprivileged(files, config).is_some() || has_device(config) && missing.contains(&CAPABILITIES[0].0)
+    };
+    // Cards need fewer of them.
+    let level = if config.is_none_or(cannot_run) { Level::Error } else { Level::Warning };
+    finding("privileges", level, format!("without {}", missing.join(", ")), remedy)
 }
 
 fn hugepages(files: &Files, config: Option<&Config>) -> Finding {
@@ -676,7 +709,8 @@ mod tests {
             locked(&Tree::new(&format!("locked{limit}"), &[("proc/self/limits", line.as_str())]).files()).seen
         };
         assert_eq!([locked("8388608"), locked("65536")], ["8 MiB", "64 KiB"]);
-        for check in ["privileges", "hugepages", "transparent hugepages", "locked memory", "clock", "time"] {
+        assert_eq!(of(&found, "privileges").level, Level::Error);
+        for check in ["hugepages", "transparent hugepages", "locked memory", "clock", "time"] {
             let one = of(&found, check);
             assert!(one.level == Level::Warning && !one.remedy.is_empty(), "{one:?}");
         }
@@ -838,9 +872,31 @@ mod tests {
         assert_eq!(all.0, Level::Ok, "{all:?}");
         assert_eq!(found("net_af_packet0,iface=eth1", "port out: queues", card), None);
         let (level, seen, remedy) = found(xdp, "privileges", card).unwrap();
-        assert_eq!((level, seen.as_str()), (Level::Warning, "without CAP_SYS_ADMIN"));
+        assert_eq!((level, seen.as_str()), (Level::Error, "without CAP_SYS_ADMIN"));
         assert!(remedy.contains("af-xdp.conf"), "{remedy}");
         assert_eq!(found("net_af_packet0,iface=eth1", "privileges", card).unwrap().0, Level::Ok);
+    }
+
+    #[test]
+    fn ports_that_cannot_be_opened_name_the_privileges() {
+        let refused = |capabilities: &str, driver: &str| {
+            let status = format!("CapEff:\t{capabilities}\n");
+            let tree = Tree::new("unprivileged", &[("proc/self/status", &status)]);
+            let found = unprivileged(&tree.files(), &with_driver(driver));
+            let level = privileges(&tree.files(), Some(&with_driver(driver))).level;
+            assert!(found.is_none() || level == Level::Error, "{level:?}");
+            found.map(|fault| fault.to_string())
+        };
+        let (none, of_service) = ("0000000000000000", "0000000000007000");
+        let text = refused(none, "net_af_packet0,iface=eth1").unwrap();
+        assert_eq!(
+            text,
+            "privileges: do not suffice to open the ports (without CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK); run it as \
+             root, or by natrix.service, which has them"
+        );
+        assert_eq!(refused(of_service, "net_af_packet0,iface=eth1"), None);
+        assert!(refused(of_service, "net_af_xdp0,iface=eth1").unwrap().contains("(without CAP_SYS_ADMIN)"));
+        assert_eq!(refused(none, "0000:3b:00.1"), None, "a card may be its user's");
     }
 
     #[test]

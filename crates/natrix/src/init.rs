@@ -185,6 +185,10 @@ fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker
             return Err(CliError::from(fault.seen(name.as_str())).into());
         }
     }
+    if inside == outside {
+        let fault = Fault::new("--outside", "is the interface inside, too", "name two interfaces");
+        return Err(CliError::from(fault.seen(outside)).into());
+    }
     let pool: Vec<String> = if arguments.pool.is_empty() {
         let question = "External addresses for the subscribers (addresses or prefixes, separated by commas)";
         separated(&asker.ask("--pool", question, None)?)
@@ -212,6 +216,23 @@ fn gather(arguments: &Init, files: &Files, devices: &[Device], asker: &mut Asker
         let remedy = "name those behind the router, or leave --inside-gateway out";
         let fault = Fault::new("--subscribers", "are all on the network inside", remedy);
         return Err(CliError::from(fault.seen(connected)).into());
+    }
+    on_network("--gateway", gateway, "outside", outside_address)?;
+    match arguments.inside_gateway {
+        Some(router) => on_network("--inside-gateway", router, "inside", inside_address)?,
+        None => {
+            let is_on_link = |prefix: &&String| {
+                let parsed = prefix.parse::<Prefix>().ok();
+                let shorter = |prefix: &Prefix| prefix.length().min(inside_address.1);
+                parsed.is_some_and(|it| contains((inside_address.0, shorter(&it)), it.address()))
+            };
+            if let Some(far) = subscribers.iter().find(|prefix| !is_on_link(prefix)) {
+                let problem = format!("are not on the network inside, {connected}");
+                let remedy =
+                    "give the router that leads to them as --inside-gateway ADDRESS, or another --inside-address";
+                return Err(CliError::from(Fault::new("--subscribers", problem, remedy).seen(far.as_str())).into());
+            }
+        }
     }
     let cpus = machine::numbers(&files.text("sys/devices/system/cpu/online")).len();
     let memory_kib = files.field("proc/meminfo", "MemAvailable").trim_end_matches(" kB").parse().unwrap_or(u64::MAX);
@@ -254,6 +275,21 @@ fn prefix(text: &str) -> Result<String, Failure> {
         let fault = Fault::new("--subscribers", "is no IPv4 prefix", "write it as 100.64.8.0/22").seen(text);
         CliError::from(fault).into()
     })
+}
+
+/// Whether an address is on the network of an interface with this one.
+fn contains((own, length): (Ipv4Addr, u8), address: Ipv4Addr) -> bool {
+    connected((own, length)) == connected((address, length))
+}
+
+/// Refuses a router that is not on the network of its interface.
+fn on_network(flag: &str, router: Ipv4Addr, side: &str, own: (Ipv4Addr, u8)) -> Result<(), Failure> {
+    if contains(own, router) {
+        return Ok(());
+    }
+    let problem = format!("is not on the network {side}, {}", connected(own));
+    let remedy = format!("give a router on this network, or another --{side}-address");
+    Err(CliError::from(Fault::new(flag, problem, remedy).seen(router.to_string())).into())
 }
 
 /// The network of an interface with this address.
@@ -357,7 +393,10 @@ fn fit(answers: &mut Answers, file: &str, machine: &Machine) -> Result<u64, Fail
     let mut needed = 0;
     for mappings in MAPPINGS {
         answers.mappings = mappings;
-        let config = config::parse_for(&configuration(answers), file, machine).map_err(Failure::Configuration)?;
+        let config = config::parse_for(&configuration(answers), file, machine).map_err(|faults| {
+            // Without a written file, lines are of no use.
+            Failure::Configuration(faults.into_iter().map(|fault| config::Fault { line: None, ..fault }).collect())
+        })?;
         needed = config.memory_needed().total_bytes();
         let in_ordinary = mappings <= MAPPINGS_WITHOUT_HUGEPAGES && needed <= ordinary_bytes / SHARE_OF_MEMORY;
         if needed <= hugepages.bytes() || in_ordinary {
@@ -578,6 +617,29 @@ mod tests {
             (&["--inside=lo", "--outside=eth1", "--pool=203.0.113.1"], "--inside: cannot be used (lo)"),
             (&["--inside=0000:3b:00.0", "--outside=eth1", "--pool=203.0.113.1"], "--inside-address: the kernel has no"),
             (&["--inside=eth1", "--outside=eth0", "--pool=203.0.113.1"], "--gateway: the kernel has no default route"),
+            (
+                &["--inside=eth0", "--outside=eth0", "--pool=203.0.113.1"],
+                "--outside: is the interface inside, too (eth0)",
+            ),
+            (
+                &["--inside=eth0", "--outside=eth1", "--pool=203.0.113.1", "--subscribers=10.0.0.0/8"],
+                "--subscribers: are not on the network inside, 100.64.0.0/24 (10.0.0.0/8); give the router that leads to \
+                 them as --inside-gateway ADDRESS",
+            ),
+            (
+                &["--inside=eth0", "--outside=eth1", "--pool=203.0.113.1", "--gateway=198.51.100.1"],
+                "--gateway: is not on the network outside, 192.0.2.0/24 (198.51.100.1)",
+            ),
+            (
+                &[
+                    "--inside=eth0",
+                    "--outside=eth1",
+                    "--pool=203.0.113.1",
+                    "--subscribers=100.64.8.0/22",
+                    "--inside-gateway=10.0.0.1",
+                ],
+                "--inside-gateway: is not on the network inside, 100.64.0.0/24 (10.0.0.1)",
+            ),
         ] {
             let failure = answers(words, "", false).unwrap_err().to_string();
             assert!(failure.starts_with(wanted), "{failure}");

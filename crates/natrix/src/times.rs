@@ -56,7 +56,12 @@ impl Time {
 
 /// Reads a time. `object` is the argument it was given as.
 pub(crate) fn read(object: &str, text: &str) -> Result<Time, Fault> {
-    parse_at(text, &Zoned::now()).map_err(|problem| {
+    let mut now = Zoned::now();
+    // Without a zone at all, a machine keeps UTC. One that is named and not known is a mistake.
+    if now.time_zone().is_unknown() && std::env::var_os("TZ").is_none_or(|zone| zone.is_empty()) {
+        now = now.with_time_zone(TimeZone::UTC);
+    }
+    parse_at(text, &now).map_err(|problem| {
         let remedy = "use 2026-11-21T19:30:00Z, an offset such as +01:00, 2026-11-21 19:30:00 for this machine's zone, \
                       or \"2 min ago\"";
         Fault::new(object, problem, remedy).seen(format!("\"{text}\""))
@@ -112,6 +117,9 @@ const SECOND_LENGTH: usize = "2026-11-21T19:30:00".len();
 
 /// A time of a zone, unless its clocks showed it twice or never.
 fn local_time(local: DateTime, zone: &TimeZone) -> Result<Zoned, &'static str> {
+    if zone.is_unknown() {
+        return Err("a time of this machine's zone, and the zone in the variable TZ is not known");
+    }
     let found = zone.to_ambiguous_zoned(local);
     found.unambiguous().map_err(|_| "a time that the clocks of this zone showed twice, or never")
 }
@@ -182,6 +190,13 @@ mod tests {
         assert_eq!(of("2026-05-03"), Err("a date without a time of day"));
         assert_eq!(of("2026-05-03 21:04"), Err("a time without seconds"));
         assert!(of("2026-05-03T19:04:60Z").unwrap_err().starts_with("a leap second"));
+        // A zone that is not known hinders only what needs one.
+        let now: jiff::Timestamp = "2026-05-03T19:04:17Z".parse().unwrap();
+        let nowhere = now.to_zoned(TimeZone::unknown());
+        assert!(parse_at("2026-05-03 21:04:17", &nowhere).unwrap_err().contains("TZ"));
+        for text in ["2026-05-03T19:04:17Z", "2026-05-03 21:04:17+02:00", "2 min ago"] {
+            assert!(parse_at(text, &nowhere).is_ok(), "{text}");
+        }
         for text in [
             "",
             "yesterday",
