@@ -148,8 +148,8 @@ fn the_own_files_have_to_have_a_place_on_this_machine() {
         faults.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let folder = std::env::temp_dir().join(format!("natrix-own-files-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder of our own");
-    std::fs::write(folder.join("file"), "").expect("a file of our own");
+    fs::create_dir_all(&folder).expect("a folder of our own");
+    fs::write(folder.join("file"), "").expect("a file of our own");
     let place = folder.display();
     let socket = |name: &str| format!("[control]\nsocket = \"{place}/{name}\"\n");
     let audit = |name: &str| format!("[control]\naudit = \"{place}/{name}\"\n");
@@ -157,7 +157,7 @@ fn the_own_files_have_to_have_a_place_on_this_machine() {
     let elsewhere = format!("; make {place}/none, or name a file elsewhere");
     let missing = |name: &str| format!("is in a folder that does not exist ({place}/{name}){elsewhere}");
     let is_folder = |name: &str| format!("is a folder ({place}/{name}); name a file in it, or a file elsewhere");
-    std::fs::create_dir_all(folder.join("folder")).expect("a folder of our own");
+    fs::create_dir_all(folder.join("folder")).expect("a folder of our own");
     for (more, fault) in [
         (
             socket("file"),
@@ -184,7 +184,7 @@ fn the_own_files_have_to_have_a_place_on_this_machine() {
     for more in [made, of_package, socket("ended.sock"), audit("file"), state("file")] {
         assert_eq!(reported(&more, &here), [""; 0], "{more}");
     }
-    std::fs::remove_dir_all(&folder).expect("only our own files");
+    fs::remove_dir_all(&folder).expect("only our own files");
 }
 
 #[test]
