@@ -1209,7 +1209,7 @@ fn a_file_of_another_configuration_is_a_warning_in_the_log() {
         let said = said(asked, &reloaded);
         assert!(said.starts_with("WARN") && said.contains("(/old.toml has another configuration"), "{said}");
     }
-    // This was asked for.
+    // The client asked to save it, and that has failed.
     let saved = NewConfig { text: Some(String::new()), save: true, ..NewConfig::default() };
     assert!(said(&saved, &reloaded).starts_with("ERROR"));
     assert_eq!(said(&file, &control::Reloaded { not_saved: None, ..reloaded }), "");

@@ -220,7 +220,7 @@ mod tests {
         let mut generations = FilterGenerations::new(1);
         generations.change(2);
         for number in (3..=GENERATIONS).chain(1..=GENERATIONS) {
-            // A walk over 36 records, with two changes in it.
+            // A walk over 36 records takes nine calls; the change comes after four.
             for _ in 0..4 {
                 let _ = generations.next_mappings(4, 37);
             }

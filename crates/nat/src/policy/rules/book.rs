@@ -290,10 +290,20 @@ impl FilterBook {
             Some(before) => before.adopted.load(Ordering::Relaxed) % GENERATIONS + 1,
         };
         let adopted = before.map(|before| Arc::clone(&before.adopted));
+        let is_one_set = filters.iter().all(|filter| filter.out == filter.back);
+        let (out, back) = match unchanged {
+            Some(before) => (before.out.clone(), before.back.clone()),
+            None => {
+                let out = of(|filter| filter.out)?;
+                // A clone shares the search.
+                let back = if is_one_set { out.clone() } else { of(|filter| filter.back)? };
+                (out, back)
+            }
+        };
         Ok(FilterBook {
-            is_one_set: filters.iter().all(|filter| filter.out == filter.back),
-            out: unchanged.map_or_else(|| of(|filter| filter.out), |before| Ok(before.out.clone()))?,
-            back: unchanged.map_or_else(|| of(|filter| filter.back), |before| Ok(before.back.clone()))?,
+            is_one_set,
+            out,
+            back,
             logs: filters.iter().any(|filter| filter.log),
             filters: filters.to_vec(),
             hits: FilterBook::hits_after(filters, workers, before),

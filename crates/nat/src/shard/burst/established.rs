@@ -14,8 +14,10 @@
 //! UDP and TCP values are selected without a branch: the next packet's protocol is unpredictable,
 //! and one misprediction costs as much as all the rest.
 //!
-//! Unusual packets (another state, a further session, flags, options, fragments, a smaller MTU)
-//! stay untouched for `outbound` and `inbound`, which decide alike.
+//! Further sessions, and those that filters must be asked about, are in
+//! [`judged_anew`](crate::shard::burst::judged_anew). Unusual packets (another state, flags,
+//! options, fragments, a smaller MTU) stay untouched for `outbound` and `inbound`, which decide
+//! alike.
 
 use core::hint::select_unpredictable;
 

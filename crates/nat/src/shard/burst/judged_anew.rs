@@ -1,6 +1,6 @@
-//! Usual packets of established sessions that are no first sessions judged under the present
-//! filters: the filters were last asked before a change, or permit one way only, or the session is
-//! a further one of its mapping. `outbound` and `inbound` decide alike, more slowly.
+//! Usual packets of other established sessions: filters were last asked about them before a change,
+//! or permit one way only, or they are further sessions of their mappings. `outbound` and `inbound`
+//! decide alike, more slowly.
 
 use crate::headers::packet::Egress;
 use crate::headers::parse::HEADERS;
@@ -78,7 +78,8 @@ impl PacketPath {
         let is_first = mapping.differs_inbound(protocol as u8, external.0, external.1, word) == 0;
         let is_due = mapping.session_expires() <= clock.due[usize::from(is_tcp)];
         let may_be_further = mapping.extra_count() > 0 && mapping.is_at_outside(protocol as u8, external.0, external.1);
-        if if is_first { is_due } else { !may_be_further } {
+        let may_pass = if is_first { !is_due } else { may_be_further };
+        if !may_pass {
             return None;
         }
         let (realm, address, port) = (mapping.realm(), mapping.internal_address(), mapping.internal_port());
@@ -104,10 +105,12 @@ impl PacketPath {
         (remote, segment): (RemoteInside, Segment),
         from: Side,
     ) -> bool {
+        if self.changed.is_some() {
+            return false;
+        }
         let protocol = self.ledger.state.mappings.get(record).protocol();
         let is_tcp = protocol == Protocol::Tcp;
-        let view = self.view();
-        let Some(pool) = view.pool_of_mapping(record).filter(|_| self.changed.is_none()) else { return false };
+        let Some(pool) = self.view().pool_of_mapping(record) else { return false };
         let (sessions, by) = (&self.ledger.state.sessions, hashed_by(pool, protocol));
         let Some(slot) = sessions.find(record, remote.address, remote.port, by, clock.now()) else { return false };
         let session = sessions.get(slot);

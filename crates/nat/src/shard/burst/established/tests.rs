@@ -582,22 +582,14 @@ fn packets_of_established_flows_take_the_short_way() {
     flows_take_the_short_way((0, 0), 10, 1);
 }
 
+fn usual(inside: bool, tcp: bool, remote: u8, flags: u8) -> Spec {
+    Spec { inside, tcp, flow: 1, remote, flags, payload: 10, ttl: 64, odd: 1, sequence: 100, pause: 0, record: 0 }
+}
+
 /// Otherwise the comparisons show nothing.
 #[test]
 fn usual_packets_take_the_short_way() {
-    let usual = |inside, tcp, flags| Spec {
-        inside,
-        tcp,
-        flow: 1,
-        remote: 1,
-        flags,
-        payload: 10,
-        ttl: 64,
-        odd: 1,
-        sequence: 100,
-        pause: 0,
-        record: 0,
-    };
+    let usual = |inside, tcp, flags| usual(inside, tcp, 1, flags);
     let mut bursts = vec![
         vec![usual(true, true, 0x02), usual(true, false, 0)],
         vec![usual(false, true, 0x12), usual(false, false, 0)],
@@ -621,19 +613,6 @@ fn usual_packets_take_the_short_way() {
 /// All but the first of each and the answers that establish TCP.
 #[test]
 fn packets_of_further_sessions_take_the_short_way() {
-    let usual = |inside, tcp, remote, flags| Spec {
-        inside,
-        tcp,
-        flow: 1,
-        remote,
-        flags,
-        payload: 10,
-        ttl: 64,
-        odd: 1,
-        sequence: 100,
-        pause: 0,
-        record: 0,
-    };
     let mut bursts = Vec::new();
     for remote in 0..3 {
         bursts.push(vec![usual(true, true, remote, 0x02), usual(true, false, remote, 0)]);
