@@ -91,9 +91,10 @@ fn seeds_and_regressions_hold_every_claim() {
 /// Bytes of a seed to change one by one; behind them are only payloads.
 const CHANGED_MAX: usize = 256;
 
-/// Of seeds whose runs make a whole instance each, one byte in so many is changed, in each seed
-/// another one. `make soak` changes them all.
-const ONE_IN: usize = 4;
+/// Of seeds whose runs make a whole instance each, one byte in so many is changed, and one cut in
+/// two so many is made, in each seed another one. `make soak` changes all bytes, and makes one cut
+/// in eight.
+const ONE_IN: usize = 8;
 
 #[test]
 fn every_cut_and_every_changed_byte_of_a_seed_holds_every_claim() {
@@ -102,8 +103,12 @@ fn every_cut_and_every_changed_byte_of_a_seed_holds_every_claim() {
         for (number, (name, bytes)) in files("seeds", target).into_iter().enumerate() {
             let _named = Input(&name, target);
             let is_path = target.name.ends_with("_path");
-            let (first, step) = if is_path && !is_soak { (number % ONE_IN, ONE_IN) } else { (0, 1) };
-            for length in (0..bytes.len().min(CHANGED_MAX)).step_by(if is_path { 8 } else { 1 }) {
+            let (first, step, cuts) = match (is_path, is_soak) {
+                (true, false) => (number % ONE_IN, ONE_IN, 2 * ONE_IN),
+                (true, true) => (0, 1, 8),
+                (false, _) => (0, 1, 1),
+            };
+            for length in (number % cuts..bytes.len().min(CHANGED_MAX)).step_by(cuts) {
                 (target.run)(&bytes[..length]);
             }
             let mut changed = bytes.clone();

@@ -158,9 +158,9 @@ pub(crate) fn length_of(header: &[u8], boot: u32) -> Option<usize> {
 /// How many bytes later a frame may begin at the earliest if none begins here: its length is not
 /// zero.
 pub(crate) fn skipped(bytes: &[u8]) -> usize {
+    const ZEROS: [u8; 4096] = [0; 4096];
     // A hole in a file may have gigabytes.
-    let is_zero = |chunk: &&[u8; 256]| chunk.iter().fold(0, |all, byte| all | byte) == 0;
-    let whole = bytes.as_chunks().0.iter().take_while(is_zero).count() * 256;
+    let whole = bytes.as_chunks().0.iter().take_while(|chunk| **chunk == ZEROS).count() * ZEROS.len();
     let rest = bytes.get(whole..).unwrap_or_default();
     let zeros = whole + rest.iter().position(|byte| *byte != 0).unwrap_or(rest.len());
     zeros.saturating_sub(size_of::<u32>() - 1).max(1)

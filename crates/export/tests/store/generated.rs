@@ -10,7 +10,7 @@ use super::generated;
 
 #[test]
 fn a_generated_log_has_all_that_began() {
-    for (kind, bytes_max) in [(Generated::Mappings(60_000), 10.0), (Generated::Leases(30_000), 9.0)] {
+    for (kind, bytes_max) in [(Generated::Mappings(30_000), 10.0), (Generated::Leases(15_000), 9.0)] {
         let folder = Folder::new(&format!("generated-{}", bytes_max as u32));
         let (writer, now, begun) = generated(&folder, kind, 3);
         writer.finish(now, now.monotonic_us, true).unwrap();

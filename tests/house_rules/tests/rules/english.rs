@@ -3,6 +3,7 @@
 //! Comments and strings of Rust sources are read, Markdown without its code spans, and Python, shell
 //! and TOML files as a whole. Of the code itself, names of tests are, and all names for a few words.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
 use std::path::PathBuf;
@@ -208,6 +209,7 @@ fn check(file: &str, text: &str, found: &mut Vec<Fault>) {
     };
     let is_rust = file.ends_with(".rs");
     let is_markdown = file.ends_with(".md");
+    let has_names = !is_markdown && may_have_unplain_names(text);
     let mut in_code = false;
     let mut is_test = false;
     for (line, number) in text.lines().zip(1..) {
@@ -221,7 +223,7 @@ fn check(file: &str, text: &str, found: &mut Vec<Fault>) {
         } else if inner.starts_with(if is_rust { "//" } else { "#" }) && width > COMMENT_WIDTH {
             report(number, Rule::Width, format!("a comment of {width} columns; wrap at {COMMENT_WIDTH}"));
         }
-        if !is_markdown {
+        if has_names {
             for (name, word, plainer) in unplain_names(super::code_of(line)) {
                 report(number, Rule::Name, format!("\"{word}\" in `{name}`; say it plainly ({plainer})"));
             }
@@ -270,12 +272,14 @@ fn unplain(prose: &str, list: &[(&'static str, &'static str)]) -> Vec<(usize, &'
     let flat = FINE
         .iter()
         .fold(prose.to_lowercase().replace('\n', " "), |flat, fine| flat.replace(fine, &"-".repeat(fine.len())));
+    let words: HashSet<&str> = flat.split(|c: char| c != '_' && !c.is_alphanumeric()).collect();
     let of = |(phrase, plainer): &(&'static str, &'static str)| {
         let (phrase, plainer) = (*phrase, *plainer);
         let places = flat.match_indices(phrase).filter(|(at, _)| is_bounded(&flat, *at, at + phrase.len()));
         places.map(|(at, _)| (at, phrase, plainer)).collect::<Vec<_>>()
     };
-    list.iter().flat_map(of).collect()
+    let begins = |(phrase, _): &&(&str, &str)| phrase.split(' ').next().is_some_and(|word| words.contains(word));
+    list.iter().filter(begins).flat_map(of).collect()
 }
 
 /// Names with a word of [`PLAINER_IDENTIFIERS`], in either case, each with the word and its plainer one.
@@ -291,6 +295,12 @@ fn unplain_names(code: &str) -> Vec<(&str, &'static str, &'static str)> {
         listed.map(move |(word, plainer)| (name, *word, *plainer))
     };
     code.split(|c: char| c != '_' && !c.is_alphanumeric()).flat_map(of).collect()
+}
+
+/// False if no name in a text can have a word of [`PLAINER_IDENTIFIERS`]: its letters are not there.
+fn may_have_unplain_names(text: &str) -> bool {
+    let letters = text.replace('_', "").to_lowercase();
+    PLAINER_IDENTIFIERS.iter().any(|(word, _)| letters.contains(&word.replace('_', "")))
 }
 
 fn is_bounded(text: &str, from: usize, to: usize) -> bool {
