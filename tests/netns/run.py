@@ -79,9 +79,9 @@ QUIET = (
     "a_million_routes_of_the_kernel_take_at_most_200_mb",
 )
 
-# Their testers and devices go before all other programs and have both CPUs for minutes. So each runs
-# by itself, after the others, with the priority of its testers: otherwise a test waits for the CPU
-# while a tester that it wants to end spins on it.
+# Their testers and devices go before all other programs and have both CPUs for minutes. So each
+# runs by itself, after the others, with the priority of its testers: otherwise a test waits for the
+# CPU while a tester that it wants to end spins on it.
 ALONE = ("lab", "lab_end")
 NICE = -19
 
