@@ -233,6 +233,12 @@ impl Shard {
         }
     }
 
+    /// Reports to its sender that a forwarded packet did not leave, because its neighbour does not
+    /// answer ARP. `packet` is as it was to leave by `interface`.
+    pub fn report_undelivered<S: Sink>(&mut self, now: Instant, interface: InterfaceId, packet: &[u8], sink: &mut S) {
+        self.path.report_undelivered(now, interface, packet, sink);
+    }
+
     /// At most 20 µs of housekeeping, usually far less. Call it once per poll.
     pub fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
         self.path.ledger.maintain(now);

@@ -19,8 +19,10 @@ pub enum Stage {
     FragmentResolved,
     /// Source translated; the destination is a mapping of this worker (RFC 4787 REQ-9).
     Hairpin,
-    /// Natrix's ICMP error, for the worker of the hairpinned packet's sender.
+    /// Natrix's ICMP error, for the worker of the inside host that sent the packet.
     OwnError,
+    /// Natrix's ICMP error about a packet to a silent inside host, for that host's worker.
+    Undelivered,
     /// A SYN held for six seconds, for the present worker of its external endpoint.
     HeldSyn,
     /// `Steered`, to an endpoint with several targets.
@@ -45,7 +47,7 @@ impl Stage {
     /// Natrix originated the packet: it has no verdict, and no worker counts it as received.
     #[inline]
     pub const fn is_own(self) -> bool {
-        matches!(self, Stage::OwnError | Stage::HeldSyn | Stage::TakeBack)
+        matches!(self, Stage::OwnError | Stage::Undelivered | Stage::HeldSyn | Stage::TakeBack)
     }
 }
 

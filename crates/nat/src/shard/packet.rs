@@ -13,6 +13,7 @@ pub(in crate::shard) mod outbound;
 pub(in crate::shard) mod port_control;
 pub(in crate::shard) mod portless;
 pub(in crate::shard) mod targets;
+pub(in crate::shard) mod undelivered;
 
 use crate::headers::identification::IdentificationSource;
 use crate::headers::packet::BURST_MAX;
@@ -258,6 +259,10 @@ impl PacketPath {
             }
             // No sender waits for it: its endpoint has a new owner.
             Fate::Done(_) | Fate::HandOff { .. } if is_own => {
+                if let Fate::Done(verdict) = fate {
+                    // Sent in fragments, or not at all.
+                    self.uncount_unsent(verdict, packet.bytes());
+                }
                 packet.verdict = None;
                 packet.outcome = Outcome::Done;
             }
@@ -307,6 +312,7 @@ impl PacketPath {
                 Fate::Done(Verdict::HairpinRefused)
             }
             Stage::OwnError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
+            Stage::Undelivered => self.continue_undelivered(at, bytes, sink),
             Stage::Hairpin => match parsed.class {
                 Class::IcmpError => self.inbound_error(at, bytes, inbound::Via::Hairpin, sink),
                 _ => {

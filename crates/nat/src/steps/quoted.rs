@@ -14,6 +14,7 @@ use crate::settings::RuleAction;
 use crate::snapshot::shared::NextHop;
 use crate::state::alg::AlgKey;
 use crate::state::calls::CALL_SPACE;
+use crate::state::flow::OutsideKey;
 use crate::state::grant::Grant;
 use crate::state::mapping::InternalKey;
 use crate::steps::door::Door;
@@ -26,11 +27,13 @@ use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::DUMMY;
 use crate::types::Endpoint;
+use crate::types::ExternalEndpoint;
 use crate::types::Facing;
 use crate::types::HostNumber;
 use crate::types::Protocol;
 use crate::types::RealmId;
 use crate::types::RemoteInside;
+use crate::types::RemoteOutside;
 use crate::types::Side;
 use crate::types::WorkerId;
 use crate::verdict::Verdict;
@@ -43,8 +46,8 @@ pub(crate) struct IcmpError<'a> {
     pub(crate) quote: Result<Quote, Verdict>,
     /// Only if the protocol of the quoted packet is not translated.
     pub(crate) portless: Option<PortlessQuote>,
-    /// Of the sender, if it is inside.
-    pub(crate) realm: RealmId,
+    /// Where the interface leads by which it came in.
+    pub(crate) from: Facing,
 }
 
 pub(crate) enum ErrorAct {
@@ -69,7 +72,7 @@ pub(crate) enum ErrorAct {
 
 impl<'a> IcmpError<'a> {
     /// Reads the quote, which counts only if the receiver of the error sent the quoted packet.
-    pub(crate) fn read(now: Instant, parsed: &'a Parsed, realm: RealmId, packet: &[u8]) -> IcmpError<'a> {
+    pub(crate) fn read(now: Instant, parsed: &'a Parsed, from: Facing, packet: &[u8]) -> IcmpError<'a> {
         let quote = icmp_quote::parse(packet).and_then(|quote| {
             let is_sender = quote.source.address == quote.outer_destination;
             if is_sender { Ok(quote) } else { Err(Verdict::IcmpQuoteNoMapping) }
@@ -79,7 +82,7 @@ impl<'a> IcmpError<'a> {
             _ => None,
         };
         let portless = portless.filter(|quote| quote.source == quote.outer_destination);
-        IcmpError { now, parsed, quote, portless, realm }
+        IcmpError { now, parsed, quote, portless, from }
     }
 }
 
@@ -111,7 +114,7 @@ impl View<'_> {
         (via, turn): (Via, u8),
         report: &mut T,
     ) -> Result<ErrorAct, Verdict> {
-        let IcmpError { now, parsed, realm, .. } = *error;
+        let IcmpError { now, parsed, from, .. } = *error;
         // Routers on the way report errors, too (RFC 4787 REQ-12a).
         if via == Via::Outside {
             self.check_source(Facing::OUTSIDE, parsed.source).map_or(Ok(()), Err)?;
@@ -157,7 +160,9 @@ impl View<'_> {
                 return Err(Verdict::IcmpQuoteNoMapping);
             }
         };
-        if via == Via::Hairpin && !self.snapshot.may_hairpin(realm, receiver) {
+        // Natrix's own errors about packets to the outside come this way, too.
+        let is_of_host = via == Via::Hairpin && from.side == Side::Inside;
+        if is_of_host && !self.snapshot.may_hairpin(from.realm, receiver) {
             return Err(Verdict::HairpinRefused);
         }
         let hop = self.way(Facing::inside(receiver), internal.address.to_bits(), parsed, report);
@@ -194,12 +199,41 @@ impl View<'_> {
         Ok(ErrorAct::Pass { hop: hop.map_err(|no_way| no_way.verdict)? })
     }
 
+    /// The host that sent a packet, as it leaves on this side; of another worker's host only the
+    /// external address.
+    pub(crate) fn sender_of(&self, now: Instant, parsed: &Parsed, side: Side) -> (Facing, Ipv4Addr) {
+        let any_host = (Facing::inside(RealmId::default()), parsed.source.into());
+        if self.local.pool_address(parsed.source).is_none() {
+            return if side == Side::Inside { (Facing::OUTSIDE, parsed.source.into()) } else { any_host };
+        }
+        let Some(protocol) = parsed.protocol() else { return any_host };
+        let key = OutsideKey {
+            protocol,
+            external: ExternalEndpoint { address: parsed.source, port: parsed.source_port },
+            remote_outside: RemoteOutside {
+                address: parsed.destination,
+                port: remote_port(protocol, parsed.destination_port),
+            },
+        };
+        match self.door(&Towards::between(key), now) {
+            Door::Mapping(index) => {
+                let mapping = self.state.mappings.get(index);
+                (Facing::inside(mapping.realm()), mapping.internal_address().0.into())
+            }
+            Door::Session(index) => {
+                let flow = self.state.flows.get(index);
+                (Facing::inside(flow.realm()), flow.internal().0.0.into())
+            }
+            _ => any_host,
+        }
+    }
+
     pub(crate) fn decide_error_out<T: Report>(
         &self,
         error: &IcmpError<'_>,
         report: &mut T,
     ) -> Result<ErrorAct, Verdict> {
-        let IcmpError { now, parsed, realm, .. } = *error;
+        let IcmpError { now, parsed, from: Facing { realm, .. }, .. } = *error;
         self.check_source(Facing::inside(realm), parsed.source).map_or(Ok(()), Err)?;
         if !may_reach(HostNumber(parsed.source), parsed.destination) {
             return Err(Verdict::DestinationInvalid);
@@ -263,14 +297,14 @@ impl View<'_> {
             if worker != self.worker {
                 return Ok(ErrorAct::HandOff { worker, turn: 0 });
             }
-            let key = InternalKey { realm: error.realm, protocol: CALL_SPACE, address: inside.into(), port: call };
+            let key = InternalKey { realm: error.from.realm, protocol: CALL_SPACE, address: inside.into(), port: call };
             let is_it = |grant: &Grant| grant.is_call_with(outside.to_bits()) && grant.is_alive(error.now);
             // Its packets are translated.
             if self.state.grants.find(&key, is_it).is_some() {
                 return Err(Verdict::ProtocolUnsupported);
             }
         }
-        let is_of_sender = |realm: &RealmId| *realm == error.realm;
+        let is_of_sender = |realm: &RealmId| *realm == error.from.realm;
         let passed = self.realm_passing((quote.protocol, inside, outside), Side::Outside, report);
         passed.filter(is_of_sender).ok_or(Verdict::ProtocolUnsupported)?;
         let hop = self.way(Facing::OUTSIDE, error.parsed.destination, error.parsed, report);

@@ -30,8 +30,8 @@ impl PacketPath {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        let realm = self.ledger.shared.realm_of(meta.ingress);
-        let error = IcmpError::read(now, parsed, realm, packet);
+        let from = self.ledger.shared.facing(meta.ingress);
+        let error = IcmpError::read(now, parsed, from, packet);
         match self.view().decide_error_in(&error, (via, meta.turn), &mut ()) {
             Ok(ErrorAct::HandOff { worker, turn }) => {
                 let stage = match via {
@@ -65,8 +65,8 @@ impl PacketPath {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);
         };
-        let realm = self.ledger.shared.realm_of(meta.ingress);
-        let error = IcmpError::read(now, parsed, realm, packet);
+        let from = self.ledger.shared.facing(meta.ingress);
+        let error = IcmpError::read(now, parsed, from, packet);
         let (quote, change, way) = match self.view().decide_error_out(&error, &mut ()) {
             Ok(ErrorAct::HandOff { worker, .. }) => {
                 return Fate::HandOff { worker, meta: PacketMeta { stage: Stage::Steered, ..meta } };

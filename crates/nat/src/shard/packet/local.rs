@@ -28,7 +28,7 @@ use crate::types::Side;
 use crate::verdict::Verdict;
 
 impl Reason {
-    fn message(self) -> IcmpError {
+    pub(in crate::shard) fn message(self) -> IcmpError {
         match self {
             Reason::TtlExpired => IcmpError::TtlExceeded,
             Reason::TooBig(next_hop_mtu) => IcmpError::TooBig { next_hop_mtu },
@@ -189,21 +189,7 @@ impl PacketPath {
         sink: &mut S,
     ) {
         let Ok(parsed) = parse(message) else { return };
-        match self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin, sink) {
-            Fate::Forward { verdict, egress, length } => {
-                let message = message.get(..usize::from(length)).unwrap_or(message);
-                self.uncount_unsent(verdict, message);
-                if self.emit(egress, &[message], sink).is_ok() {
-                    self.ledger.counters.originated += 1;
-                }
-            }
-            Fate::HandOff { worker, meta } => {
-                let meta = PacketMeta { stage: Stage::OwnError, ..meta };
-                if sink.hand_off(worker, meta, &[message]) {
-                    self.ledger.counters.originated += 1;
-                }
-            }
-            Fate::Done(_) | Fate::Held => {}
-        }
+        let fate = self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin, sink);
+        self.send_own_error(fate, message, sink);
     }
 }

@@ -36,6 +36,7 @@ use crate::steps::view::View;
 use crate::time::Instant;
 use crate::types::Endpoint;
 use crate::types::ExternalEndpoint;
+use crate::types::Facing;
 use crate::types::HostNumber;
 use crate::types::MappingIndex;
 use crate::types::RealmId;
@@ -58,7 +59,7 @@ impl View<'_> {
         account: &mut Account,
     ) -> Verdict {
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else { return Verdict::IpMalformed };
-        let error = IcmpError::read(now, parsed, account.realm, packet);
+        let error = IcmpError::read(now, parsed, Facing::inside(account.realm), packet);
         let decided = match entering {
             Some(entering) => self.decide_error_in(&error, entering, account),
             None => self.decide_error_out(&error, account),
