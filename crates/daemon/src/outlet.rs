@@ -16,6 +16,7 @@ mod queues;
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use nat::Instant;
 use nat::Outcome;
 use nat::Settings;
@@ -61,6 +62,7 @@ use crate::worker::WorkerOptions;
 use self::defence::Defences;
 pub use self::ledger::Ledger;
 pub(crate) use self::neighbours::NEIGHBOUR_ACTIONS_MAX;
+pub(crate) use self::neighbours::UNDELIVERED_MAX;
 pub(crate) use self::neighbours::Waiting;
 pub(crate) use self::neighbours::give_up_waiting;
 use self::queues::Mark;
@@ -125,6 +127,8 @@ pub struct Outlet<I: Io> {
     pub(crate) next_hops: Vec<NextHop>,
     queues: Vec<Queue<I::Buffer>>,
     neighbours: Neighbours<Waiting<I::Buffer>>,
+    /// Packets whose neighbour is absent, and the interface to it. Empty between two polls.
+    pub(crate) undelivered: ArrayVec<(InterfaceId, I::Buffer), UNDELIVERED_MAX>,
     pub(crate) node: Node,
     /// What waits is a frame without destination station. Its bounds are its own, so that a scan of
     /// an IPv6 prefix takes nothing from IPv4 (RFC 6583 §6).
@@ -173,6 +177,7 @@ impl<I: Io> Outlet<I> {
             now,
             mode: options.mode,
             neighbours: Neighbours::new(options.neighbours, secret),
+            undelivered: ArrayVec::new(),
             kernel: None,
             announcer: Announcer::new(settings, now, announces),
             defences: Defences::default(),

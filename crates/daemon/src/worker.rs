@@ -366,12 +366,23 @@ impl<I: Io> Worker<I> {
         }
         self.outlet.maintain();
         self.shard.maintain(now, &mut self.outlet);
+        if !self.outlet.undelivered.is_empty() {
+            self.report_undelivered(now);
+        }
         self.outlet.flush_all();
         self.settle();
         if self.mailbox.is_some() {
             self.answer_mailbox(now);
         }
         taken
+    }
+
+    /// Has the shard answer the senders of packets whose neighbour is absent.
+    #[cold]
+    fn report_undelivered(&mut self, now: Instant) {
+        for (interface, buffer) in core::mem::take(&mut self.outlet.undelivered) {
+            self.shard.report_undelivered(now, interface, buffer.bytes(), &mut self.outlet);
+        }
     }
 
     /// Takes over changed next hops of live routes, and reports that all earlier polls are over.

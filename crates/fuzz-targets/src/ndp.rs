@@ -265,7 +265,9 @@ impl Run {
                     assert!(self.believed.values().any(|known| *known == station), "{station} said nothing");
                     assert!(self.waiting.remove(&packet), "{packet} comes back twice");
                 }
-                Some(Action::Unresolved(packet)) => assert!(self.waiting.remove(&packet), "{packet} comes back twice"),
+                Some(Action::Unresolved { packet, .. }) => {
+                    assert!(self.waiting.remove(&packet), "{packet} comes back twice");
+                }
             }
         }
     }

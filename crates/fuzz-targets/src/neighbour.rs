@@ -42,15 +42,22 @@ impl Expected {
                 assert_eq!((neighbour.0, Some(&station)), (interface, self.station.get(&neighbour)));
                 self.give_back(neighbour, packet);
             }
-            Action::Unresolved(packet) => {
-                let found = self.waiting.iter().find(|(_, queue)| queue.front() == Some(&packet));
-                let neighbour = found.map(|(neighbour, _)| *neighbour);
-                assert!(neighbour.is_some(), "packet {packet} is dropped, but did not wait, or not first");
-                if let Some(neighbour) = neighbour {
-                    self.give_back(neighbour, packet);
-                }
+            Action::Unresolved { packet, interface } => {
+                let neighbour = self.give_up(packet);
+                assert_eq!(neighbour.map(|neighbour| neighbour.0), Some(interface), "packet {packet}");
             }
         }
+    }
+
+    /// A packet is dropped, which waited for this neighbour.
+    fn give_up(&mut self, packet: u32) -> Option<Neighbour> {
+        let found = self.waiting.iter().find(|(_, queue)| queue.front() == Some(&packet));
+        let neighbour = found.map(|(neighbour, _)| *neighbour);
+        assert!(neighbour.is_some(), "packet {packet} is dropped, but did not wait, or not first");
+        if let Some(neighbour) = neighbour {
+            self.give_back(neighbour, packet);
+        }
+        neighbour
     }
 
     fn give_back(&mut self, neighbour: Neighbour, packet: u32) {
@@ -88,7 +95,9 @@ pub fn cache(bytes: &[u8]) {
                 Some(station) => assert_eq!(expected.station.get(&neighbour), Some(&station)),
                 None => {
                     serial += 1;
-                    let given_up = |packet| expected.take(Action::Unresolved(packet));
+                    let given_up = |packet| {
+                        expected.give_up(packet);
+                    };
                     if cache.hold(now, argument.into(), neighbour, serial, given_up).is_ok() {
                         expected.waiting.entry(neighbour).or_default().push_back(serial);
                     }
@@ -109,7 +118,7 @@ pub fn cache(bytes: &[u8]) {
             5 | 6 => now = now + Duration::from_millis(u64::from(argument) * 300),
             _ => {
                 if let Some(packet) = cache.take_waiting() {
-                    expected.take(Action::Unresolved(packet));
+                    expected.give_up(packet);
                 }
             }
         }

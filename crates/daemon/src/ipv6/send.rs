@@ -150,7 +150,7 @@ impl<I: Io> Outlet<I> {
                     }
                     self.send_to6(interface, station, buffer, verdict);
                 }
-                Some(Action::Unresolved(Waiting { verdict, .. })) => {
+                Some(Action::Unresolved { packet: Waiting { verdict, .. }, .. }) => {
                     self.give_up_waiting(verdict, Verdict::NeighbourUnresolved);
                 }
             }

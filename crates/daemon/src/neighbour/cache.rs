@@ -120,7 +120,12 @@ pub enum Action<P, A = u32> {
         station: MacAddress,
     },
     /// Drop this packet: its neighbour did not answer.
-    Unresolved(P),
+    Unresolved {
+        /// The packet.
+        packet: P,
+        /// Interface it was to leave by.
+        interface: InterfaceId,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,9 +145,11 @@ enum State {
 pub enum Refusal {
     /// As many wait as may.
     Full,
-    /// The neighbour is absent, or it has left a question unanswered for a second or longer, and as
-    /// many wait as may.
+    /// The neighbour has left a question unanswered for a second or longer, and as many wait as
+    /// may.
     Silent,
+    /// The neighbour has answered no question.
+    Absent,
 }
 
 /// A router that did not answer, or answered for the first time or again.
@@ -364,10 +371,13 @@ impl<P, A: Address> Neighbours<P, A> {
         if let Some(entry) = self.find(interface, address).and_then(|index| self.entries.get_mut(index)) {
             entry.used = true;
             list = usize::from(entry.list);
+            if entry.state == State::Absent {
+                return Err((packet, Refusal::Absent));
+            }
             if entry.is_silent(now) {
                 refusal = Refusal::Silent;
             }
-            if entry.state == State::Absent || entry.waiting_count >= self.limits.waiting_per_neighbour_max {
+            if entry.waiting_count >= self.limits.waiting_per_neighbour_max {
                 return Err((packet, refusal));
             }
         }
@@ -609,7 +619,10 @@ impl<P, A: Address> Neighbours<P, A> {
                 }
                 None
             }
-            State::Absent if entry.waiting_count > 0 => self.pop_waiting(index).map(Action::Unresolved),
+            State::Absent if entry.waiting_count > 0 => {
+                let packet = self.pop_waiting(index)?;
+                Some(Action::Unresolved { packet, interface })
+            }
             State::Absent if entry.used => {
                 entry.used = false;
                 entry.due = now + RETRY_AFTER;

@@ -7,6 +7,7 @@ use core::net::Ipv6Addr;
 use nat::Verdict;
 use nat::packet::Egress;
 use nat::types::InterfaceId;
+use nat::verdict::VerdictKind;
 use nat::view::Query;
 use packet_io::Buffer;
 use packet_io::Io;
@@ -33,6 +34,9 @@ use crate::worker::LinkMode;
 /// Neighbour actions taken in one poll: bounds the time a storm of timeouts can take from the
 /// packets.
 pub(crate) const NEIGHBOUR_ACTIONS_MAX: usize = 64;
+
+/// Dropped packets kept in one poll, to report them to their senders.
+pub(crate) const UNDELIVERED_MAX: usize = 64;
 
 /// What waits for a neighbour.
 #[derive(Debug)]
@@ -122,14 +126,31 @@ impl<I: Io> Outlet<I> {
         if is_router {
             self.neighbours.note_router(to.interface, to.address);
         }
-        self.note_held(held.err().map(|(_, refusal)| refusal), verdict);
+        let refusal = held.err().map(|(waiting, refusal)| {
+            if refusal == Refusal::Absent {
+                self.keep_undelivered(to.interface, waiting);
+            }
+            refusal
+        });
+        self.note_held(refusal, verdict);
+    }
+
+    /// Keeps a dropped packet, unless Natrix made it itself, until the shard reports it to its
+    /// sender.
+    fn keep_undelivered(&mut self, interface: InterfaceId, Waiting { buffer, verdict }: Waiting<I::Buffer>) {
+        // Forwarded fragments have no verdict either.
+        let is_fragment = || Ipv4::new_checked(buffer.bytes()).is_ok_and(|packet| packet.is_fragment());
+        if verdict.map_or_else(is_fragment, |verdict| verdict.kind() == VerdictKind::Forwarded) {
+            // Without a place there is no error. The rate limit permits few more in any case.
+            let _ = self.undelivered.try_push((interface, buffer));
+        }
     }
 
     /// After a packet was held, or refused. Its verdict was taken back.
     pub(crate) fn note_held(&mut self, refusal: Option<Refusal>, verdict: Option<Verdict>) {
         let reason = refusal.map(|refusal| match refusal {
             Refusal::Full => Verdict::NeighbourQueueFull,
-            Refusal::Silent => Verdict::NeighbourUnresolved,
+            Refusal::Silent | Refusal::Absent => Verdict::NeighbourUnresolved,
         });
         match (reason, verdict) {
             (None, Some(_)) => self.ledger.pending += 1,
@@ -170,9 +191,9 @@ impl<I: Io> Outlet<I> {
                     }
                     self.send_to(buffer, interface, station, verdict);
                 }
-                Some(Action::Unresolved(Waiting { buffer, verdict })) => {
-                    drop(buffer);
-                    self.give_up_waiting(verdict, Verdict::NeighbourUnresolved);
+                Some(Action::Unresolved { packet, interface }) => {
+                    self.give_up_waiting(packet.verdict, Verdict::NeighbourUnresolved);
+                    self.keep_undelivered(interface, packet);
                 }
             }
         }

@@ -85,26 +85,30 @@ fn a_burst_to_one_neighbour_has_room_beside_a_scan() {
 fn packets_to_a_silent_neighbour_are_refused_and_ask_again() {
     let mut cache = Neighbours::new(LIMITS, 7);
     let mut now = Instant::ORIGIN;
-    let (mut requests, mut unresolved, mut silent) = (0, 0, 0);
+    let (mut requests, mut unresolved, mut silent, mut absent) = (0, 0, 0, 0);
     for number in 0..10 {
         for packet in 0..6 {
             match cache.hold(now, 0, (LAN, 1_u32), packet, |_| {}) {
                 Ok(()) => {}
                 Err((_, Refusal::Full)) => assert_eq!(number, 0, "only in the first second"),
                 Err((_, Refusal::Silent)) => silent += 1,
+                Err((_, Refusal::Absent)) => absent += 1,
             }
         }
         while let Some(action) = cache.next_action(now) {
             match action {
                 Action::Request { .. } => requests += 1,
-                Action::Unresolved(_) => unresolved += 1,
+                Action::Unresolved { interface, .. } => {
+                    assert_eq!(interface, LAN);
+                    unresolved += 1;
+                }
                 Action::Send { .. } => panic!("it has not answered"),
             }
         }
         assert_eq!(cache.views(0).next().is_some_and(|view| view.refuses), number > 0, "second {number}");
         now = now + super::RETRY_AFTER;
     }
-    assert_eq!((requests, unresolved, silent), (10, 4, 9 * 6));
+    assert_eq!((requests, unresolved, silent, absent), (10, 4, 3 * 6, 6 * 6));
     assert!(cache.learn(now, LAN, 1, station(1)));
     assert_eq!(cache.lookup(LAN, 1), Some(station(1)));
     assert_eq!(cache.unresolved_count, 0);
@@ -143,7 +147,7 @@ fn every_packet_comes_out_once_and_in_order_under_random_use() {
                         assert_eq!(to, station(packet >> 16), "seed {seed}");
                         (packet, true)
                     }
-                    Some(Action::Unresolved(packet)) => (packet, false),
+                    Some(Action::Unresolved { packet, .. }) => (packet, false),
                 };
                 assert!(inside.remove(&packet), "seed {seed}: comes out once");
                 let last = &mut newest[(packet >> 16) as usize];
@@ -156,7 +160,7 @@ fn every_packet_comes_out_once_and_in_order_under_random_use() {
         for _ in 0..2_000 {
             now = now + Duration::from_millis(500);
             while let Some(action) = cache.next_action(now) {
-                if let Action::Send { packet, .. } | Action::Unresolved(packet) = action {
+                if let Action::Send { packet, .. } | Action::Unresolved { packet, .. } = action {
                     assert!(inside.remove(&packet), "seed {seed}");
                 }
             }

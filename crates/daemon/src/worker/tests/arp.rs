@@ -117,6 +117,37 @@ fn packets_are_dropped_after_three_unanswered_arp_requests() {
 }
 
 #[test]
+fn the_sender_learns_that_a_neighbour_is_silent() {
+    let mut bed = Bed::new(1).after_start();
+    for host in [2, 3] {
+        bed.push_udp(0, subscriber(host), SERVER, b"a");
+    }
+    bed.run_for(Duration::from_secs(4), Duration::from_millis(10));
+    // The errors wait for their neighbours, too.
+    assert_eq!((bed.total().of(Verdict::NeighbourUnresolved), bed.total().neighbour_pending), (2, 0));
+    let errors = bed.settle_with_arp(INSIDE);
+    assert_eq!(errors.len(), 2);
+    for (error, host) in errors.iter().zip([2, 3].map(subscriber)) {
+        assert_eq!(error.header.destination, station_of(*host.ip()));
+        let (icmp_type, code, quote) = error.icmp().expect("an ICMP error");
+        assert_eq!((icmp_type, code), (3, 1));
+        assert_eq!((&quote[12..16], &quote[20..22]), (&host.ip().octets()[..], &host.port().to_be_bytes()[..]));
+    }
+    let counters = bed.workers[0].counters();
+    assert_eq!((counters.originated, counters.bytes_forwarded), (2, [0; 3]));
+}
+
+#[test]
+fn no_error_about_an_error_is_sent_to_a_silent_neighbour() {
+    let mut bed = Bed::new(1).after_start();
+    bed.push_udp(0, subscriber(2), SERVER, b"a");
+    bed.run_for(Duration::from_secs(8), Duration::from_millis(10));
+    let counters = bed.workers[0].counters();
+    assert_eq!((counters.originated, counters.of(Verdict::NeighbourUnresolved)), (1, 1));
+    assert_eq!(bed.workers[0].link_counters().originated_dropped, 1, "the sender is silent, too");
+}
+
+#[test]
 fn bytes_of_packets_that_do_not_leave_do_not_count() {
     let mut bed = Bed::new(1).after_start();
     for number in 0..40 {

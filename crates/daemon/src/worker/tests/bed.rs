@@ -108,6 +108,13 @@ impl Sent {
         let destination = SocketAddrV4::new(address(16), word(22));
         Some((source, destination, &packet[28..]))
     }
+
+    /// Type and code of an ICMP message, and the packet that it quotes if it is an error.
+    pub(crate) fn icmp(&self) -> Option<(u8, u8, &[u8])> {
+        let packet = &self.payload;
+        let is_icmp = self.header.ether_type == ETHER_TYPE_IPV4 && packet[9] == 1;
+        is_icmp.then(|| (packet[20], packet[21], &packet[28..]))
+    }
 }
 
 pub(crate) fn settings() -> Settings {

@@ -2,7 +2,9 @@
 
 use core::net::SocketAddrV4;
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
+use nat::Duration;
 use nat::Verdict;
 use packet_io::Burst;
 use packet_io::Io;
@@ -21,6 +23,7 @@ use super::bed::INSIDE_ADDRESS;
 use super::bed::OUTSIDE;
 use super::bed::SERVER;
 use super::bed::subscriber;
+use crate::outlet::UNDELIVERED_MAX;
 use crate::worker::WorkerOptions;
 
 /// Flows that only make neighbours known.
@@ -233,6 +236,49 @@ impl Io for OneSender {
     fn statistics(&self, port: PortIndex) -> PortStatistics {
         self.io.statistics(port)
     }
+}
+
+/// Errors of the second worker, sent or not.
+fn errors_of_sender(bed: &Bed<OneSender>) -> u64 {
+    let counters = bed.workers[1].counters();
+    counters.originated + counters.icmp_errors_suppressed
+}
+
+#[test]
+fn senders_of_another_worker_learn_of_a_silent_neighbour() {
+    let wrap = |worker, io| OneSender { io, sends: worker == 1 };
+    let mut bed = Bed::with_io(2, &MemorySettings::default(), wrap).after_start();
+    for host in 2..10 {
+        bed.push_udp(0, subscriber(host), SERVER, b"x");
+    }
+    bed.run_for(Duration::from_secs(4), Duration::from_millis(10));
+    let total = bed.total();
+    assert!(total.handed_off > 0, "not all of them belong to the worker that sends");
+    assert_eq!((total.of(Verdict::NeighbourUnresolved), errors_of_sender(&bed)), (8, 8));
+    let errors = bed.settle_with_arp(INSIDE);
+    let told: BTreeSet<u8> = errors.iter().filter_map(|frame| frame.icmp().map(|_| frame.payload[19])).collect();
+    assert_eq!(told, (2..10).collect());
+}
+
+#[test]
+fn packets_kept_for_errors_are_bounded() {
+    let wrap = |worker, io| OneSender { io, sends: worker == 1 };
+    let mut bed = Bed::with_io(2, &MemorySettings::default(), wrap).after_start();
+    // Until the server is absent.
+    for _ in 0..70 {
+        bed.push_udp(1, subscriber(2), SERVER, b"x");
+        bed.run_for(Duration::from_millis(50), Duration::from_millis(10));
+    }
+    let (before, dropped) = (errors_of_sender(&bed), bed.total().of(Verdict::NeighbourUnresolved));
+    for host in 100..164 {
+        bed.push_udp(0, subscriber(host), SERVER, b"x");
+        bed.push_udp(1, subscriber(host), SERVER, b"y");
+    }
+    bed.poll_all();
+    let dropped = bed.total().of(Verdict::NeighbourUnresolved) - dropped;
+    assert!(dropped > UNDELIVERED_MAX as u64, "{dropped} packets were dropped in one poll");
+    assert_eq!(errors_of_sender(&bed) - before, UNDELIVERED_MAX as u64);
+    bed.settle();
 }
 
 #[test]
