@@ -196,6 +196,11 @@ impl Bed {
         self.settle();
     }
 
+    /// The station with this address answers no ARP from now on.
+    pub fn silence(&mut self, address: Ipv4Addr) {
+        self.machine.silent.insert(address);
+    }
+
     /// The kernel has these routes for a prefix from now on, once all packets have left.
     ///
     /// # Panics

@@ -365,6 +365,14 @@ impl Bed6 {
         self.take()
     }
 
+    /// A packet that left a worker by this interface, to a neighbour that does not answer.
+    pub fn undelivered(&mut self, worker: usize, interface: InterfaceId, packet: &[u8]) -> [Vec<Vec<u8>>; 2] {
+        let mut out = Out { shared: &self.shared, queue: &mut self.queue, left: &mut self.left };
+        self.shards[worker].report_undelivered(self.now, interface, packet, &mut out);
+        self.settle();
+        self.take()
+    }
+
     /// A burst that the first worker receives. As with a card, packets that the engine sends by
     /// itself leave before those it returns.
     pub fn burst(&mut self, ingress: InterfaceId, packets: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {

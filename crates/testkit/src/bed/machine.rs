@@ -4,6 +4,7 @@
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
+use std::collections::HashSet;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -80,6 +81,8 @@ pub(super) struct Machine {
     logs_opened: Arc<LogsOpened>,
     /// ARP requests of Natrix that were answered.
     pub(super) arp_answers: u64,
+    /// Addresses whose stations answer no ARP.
+    pub(super) silent: HashSet<Ipv4Addr>,
     /// With live routes.
     routes: Option<Routes>,
 }
@@ -190,6 +193,7 @@ impl Machine {
             events_taken: Vec::new(),
             logs_opened: Arc::default(),
             arp_answers: 0,
+            silent: HashSet::new(),
             routes,
         }
     }
@@ -508,7 +512,8 @@ impl Machine {
         self.receive_frame(0, interface, &frame);
     }
 
-    /// Everybody answers ARP at once, to the first worker, as cards that spread flows do.
+    /// Everybody else than the silent answers ARP at once, to the first worker, as cards that
+    /// spread flows do.
     fn answer(&mut self, interface: InterfaceId, request: &arp::Message) {
         let target = Ipv4Addr::from_bits(request.target_address);
         let own = &self.shared.settings().interfaces[interface.index()].addresses;
@@ -519,7 +524,8 @@ impl Machine {
         // has them.
         let is_external = self.shared.addresses().any(|(_, slot)| slot.address == target);
         let is_announcement = own.iter().any(|own| own.address == target) || is_external;
-        if request.operation == arp::Operation::Request && on_link && !is_announcement {
+        let is_silent = self.silent.contains(&target);
+        if request.operation == arp::Operation::Request && on_link && !is_announcement && !is_silent {
             let reply = build::arp_frame(None, &request.reply(station(target)));
             self.receive_frame(0, interface, &reply);
             self.arp_answers += 1;

@@ -64,6 +64,7 @@ mod rules;
 mod shared_by_workers;
 mod shared_port_quota;
 mod shorter_timers;
+mod silent_neighbours;
 mod simulation;
 mod sip_servers;
 mod slices_in_blocks;
