@@ -16,6 +16,10 @@ from netlab.topology import SRV2
 from netlab.topology import SUBSCRIBERS
 
 ECHO_REQUEST = 8
+# No host has them: the first is on the link between the NAT and the core router, the second only
+# for a while a subscriber's.
+ABSENT_OUTSIDE = "198.51.100.200"
+LEAVING = "100.64.0.240"
 
 
 def echo(sock, to, sequence, payload=b"some payload"):
@@ -201,6 +205,31 @@ def tcp_finds_the_mtu_of_a_narrow_inside(n):
             accepted.sendall(data)
             expect(receive_stream(sub, len(data)) == data, "the bytes are others")
             expect_equal(accepted.getsockopt(socket.IPPROTO_IP, IP_MTU), 1300, "path MTU of the server's socket")
+
+
+@test()
+def a_silent_neighbour_outside_is_unreachable(n):
+    _, output, _ = n.sub1.run(["ping", "-n", "-c", "1", "-W", "15", ABSENT_OUTSIDE])
+    expect(f"From {NAT_INSIDE} icmp_seq=1 Destination Host Unreachable" in output, f"ping printed {output!r}")
+    with sockets(tcp(n.sub1)) as sub:
+        error = sub.connect_ex((ABSENT_OUTSIDE, 80))
+        expect_equal(errno.errorcode.get(error), "EHOSTUNREACH", "result of connect()")
+
+
+@test()
+def a_subscriber_that_left_is_unreachable(n):
+    n.sub1.ip("address", "add", f"{LEAVING}/24", "dev", "eth0")
+    with sockets(udp(n.srv1)) as server:
+        try:
+            with sockets(udp(n.sub1, address=LEAVING)) as sub:
+                endpoint = external_of(sub, server, (SRV1, server.getsockname()[1]))
+        finally:
+            n.sub1.ip("address", "delete", f"{LEAVING}/24", "dev", "eth0")
+        server.connect(endpoint)
+        server.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+        server.send(b"still there?")
+        error = queued_icmp_error(server, 15)
+        expect_equal((error.kind, error.code, error.offender), (3, 1, NAT_OUTSIDE), "type, code and sender")
 
 
 @test()
