@@ -227,7 +227,7 @@ impl Shard {
 
     /// Processes packets in order. Allocates nothing. An established packet costs two cold cache
     /// lines.
-    pub fn process<S: Sink>(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut S) {
+    pub fn process(&mut self, now: Instant, burst: &mut [Packet<'_>], sink: &mut dyn Sink) {
         for round in burst.chunks_mut(BURST_MAX) {
             self.path.process(now, round, &mut self.scratch, sink);
         }
@@ -235,12 +235,12 @@ impl Shard {
 
     /// Reports to its sender that a forwarded packet did not leave, because its neighbour does not
     /// answer ARP. `packet` is as it was to leave by `interface`.
-    pub fn report_undelivered<S: Sink>(&mut self, now: Instant, interface: InterfaceId, packet: &[u8], sink: &mut S) {
+    pub fn report_undelivered(&mut self, now: Instant, interface: InterfaceId, packet: &[u8], sink: &mut dyn Sink) {
         self.path.report_undelivered(now, interface, packet, sink);
     }
 
     /// At most 20 µs of housekeeping, usually far less. Call it once per poll.
-    pub fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+    pub fn maintain(&mut self, now: Instant, sink: &mut dyn Sink) {
         self.path.ledger.maintain(now);
         self.path.maintain(now, sink);
         self.path.ledger.maintain_events(now);

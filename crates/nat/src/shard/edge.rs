@@ -273,7 +273,7 @@ impl PacketPath {
         other.map(|other| other.address.to_bits())
     }
 
-    pub(in crate::shard) fn maintain_edge<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+    pub(in crate::shard) fn maintain_edge(&mut self, now: Instant, sink: &mut dyn Sink) {
         self.edge.now = now;
         let timeout = self.ledger.shared.settings().timeouts.fragment;
         let lost = self.edge.reassembly.as_mut().map_or(0, |reassembly| reassembly.expire(now, timeout));
@@ -310,11 +310,11 @@ impl PacketPath {
     ///
     /// # Errors No buffer is free, or an IPv6 host cannot receive the packet.
     #[inline]
-    pub(in crate::shard) fn emit<S: Sink>(
+    pub(in crate::shard) fn emit(
         &mut self,
         egress: Egress,
         parts: &[&[u8]],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<Sent, Verdict> {
         if self.leads_to_host(egress) {
             return self.emit_to_host(egress, parts, sink);

@@ -114,7 +114,7 @@ impl PacketPath {
     }
 
     /// Drops fragments and answers SYNs held too long.
-    pub(in crate::shard) fn maintain<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+    pub(in crate::shard) fn maintain(&mut self, now: Instant, sink: &mut dyn Sink) {
         let counters = &mut self.ledger.counters;
         self.fragments.expire(now, DATAGRAMS_PER_CALL_MAX, |held| {
             counters.verdicts[Verdict::FragmentTimeout.index()] += u64::from(held);
@@ -130,7 +130,7 @@ impl PacketPath {
         clippy::too_many_arguments,
         reason = "the loop's own values; a struct of references would be stored and read back"
     )]
-    fn act<const HOSTS: bool, S: Sink>(
+    fn act<const HOSTS: bool>(
         &mut self,
         now: Instant,
         clock: &SteadyClock,
@@ -138,7 +138,7 @@ impl PacketPath {
         i: usize,
         packet: &mut Packet<'_>,
         tally: &mut Tally,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
         let kind = scratch.kind[i];
         let is_unsettled = scratch.unsettled >> i & 1 != 0;
@@ -235,12 +235,12 @@ impl PacketPath {
     }
 
     #[inline(never)]
-    pub(in crate::shard) fn process_long<S: Sink>(
+    pub(in crate::shard) fn process_long(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
         hints: &Hints,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
         let fate = match &parse(packet.bytes()) {
             Ok(parsed) => {
@@ -292,7 +292,7 @@ impl PacketPath {
     }
 
     #[inline]
-    fn dispatch<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], hints: &Hints, sink: &mut S) -> Fate {
+    fn dispatch(&mut self, at: Arrival<'_>, bytes: &mut [u8], hints: &Hints, sink: &mut dyn Sink) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         match meta.stage {
             Stage::Received | Stage::Steered | Stage::Balanced => match self.ledger.shared.side(meta.ingress) {
@@ -340,7 +340,7 @@ impl PacketPath {
         }
     }
 
-    pub(in crate::shard) fn deliver<S: Sink>(&mut self, fate: Fate, bytes: &[u8], sink: &mut S) {
+    pub(in crate::shard) fn deliver(&mut self, fate: Fate, bytes: &[u8], sink: &mut dyn Sink) {
         match fate {
             Fate::Forward { verdict, egress, length } => {
                 let packet = bytes.get(..usize::from(length)).unwrap_or(bytes);
@@ -369,29 +369,29 @@ impl PacketPath {
     }
 
     /// `burst`: at most [`BURST_MAX`] packets.
-    pub(in crate::shard) fn process<S: Sink>(
+    pub(in crate::shard) fn process(
         &mut self,
         now: Instant,
         burst: &mut [Packet<'_>],
         scratch: &mut Scratch,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
         self.ledger.follow_routes();
         if self.ledger.shared.transition.is_off() {
-            self.pass::<false, S>(now, burst, scratch, sink);
+            self.pass::<false>(now, burst, scratch, sink);
         } else {
-            self.pass::<true, S>(now, burst, scratch, sink);
+            self.pass::<true>(now, burst, scratch, sink);
         }
     }
 
     /// `HOSTS`: there may be IPv6 hosts.
     #[inline(always)]
-    fn pass<const HOSTS: bool, S: Sink>(
+    fn pass<const HOSTS: bool>(
         &mut self,
         now: Instant,
         burst: &mut [Packet<'_>],
         scratch: &mut Scratch,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
         let finished = if HOSTS { self.arrive(now, burst, scratch, sink) } else { 0 };
         let mut tally = Tally::default();
@@ -415,7 +415,7 @@ impl PacketPath {
         }
         for (i, packet) in burst.iter_mut().take(BURST_MAX).enumerate() {
             if finished >> i & 1 == 0 {
-                self.act::<HOSTS, S>(now, &clock, scratch, i, packet, &mut tally, sink);
+                self.act::<HOSTS>(now, &clock, scratch, i, packet, &mut tally, sink);
             }
         }
         let counters = &mut self.ledger.counters;

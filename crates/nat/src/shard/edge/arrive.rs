@@ -93,12 +93,12 @@ pub(super) fn each(mut places: u64) -> impl Iterator<Item = usize> {
 impl PacketPath {
     /// Turns a burst's IPv6 packets into IPv4. Returns a bit for each finished packet.
     #[inline(never)]
-    pub(in crate::shard) fn arrive<S: Sink>(
+    pub(in crate::shard) fn arrive(
         &mut self,
         now: Instant,
         burst: &mut [Packet<'_>],
         scratch: &mut Scratch,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> u64 {
         let mut finished = 0;
         let mut places = Places::default();
@@ -157,12 +157,12 @@ impl PacketPath {
 
     /// False if nothing is left to do here.
     #[inline(never)]
-    fn look_at_further<S: Sink>(
+    fn look_at_further(
         &mut self,
         now: Instant,
         i: usize,
         packet: &mut Packet<'_>,
-        sink: &mut S,
+        sink: &mut dyn Sink,
         finished: &mut u64,
     ) -> bool {
         let incoming = match self.look_at_edge(packet) {
@@ -197,12 +197,12 @@ impl PacketPath {
     }
 
     #[inline(never)]
-    fn enter_further<S: Sink>(
+    fn enter_further(
         &mut self,
         now: Instant,
         i: usize,
         packet: &mut Packet<'_>,
-        sink: &mut S,
+        sink: &mut dyn Sink,
         finished: &mut u64,
     ) -> Result<(), Refusal> {
         match self.edge.incoming[i] {
@@ -234,12 +234,12 @@ impl PacketPath {
     /// Checks a host without a record, on the long way. Returns the packet's bit if it is finished.
     #[cold]
     #[inline(never)]
-    pub(super) fn enter_new_host<S: Sink>(
+    pub(super) fn enter_new_host(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
         i: usize,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> u64 {
         let entered = self.look_at_edge(packet).and_then(|incoming| match incoming {
             Incoming::Nat64 { headers, destination, key, hash } => {

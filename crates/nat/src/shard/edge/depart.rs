@@ -78,7 +78,7 @@ fn datagram_of<T: AsRef<[u8]>>(view: &Ipv4<T>) -> (u128, u32) {
 
 impl PacketPath {
     #[inline(never)]
-    pub(in crate::shard) fn depart<S: Sink>(&mut self, burst: &mut [Packet<'_>], scratch: &mut Scratch, sink: &mut S) {
+    pub(in crate::shard) fn depart(&mut self, burst: &mut [Packet<'_>], scratch: &mut Scratch, sink: &mut dyn Sink) {
         let hosts = &mut scratch.hosts;
         let mut softwires = 0;
         for i in each(hosts.pending_in) {
@@ -124,13 +124,13 @@ impl PacketPath {
     }
 
     #[inline(never)]
-    fn depart_further<S: Sink>(
+    fn depart_further(
         &mut self,
         burst: &mut [Packet<'_>],
         i: usize,
         egress: Egress,
         (start, length): (usize, usize),
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
         let Some((packet, before)) = burst.get_mut(..=i).and_then(<[_]>::split_last_mut) else { return };
         let verdict = packet.verdict;
@@ -185,7 +185,7 @@ impl PacketPath {
     /// Fragments leave at once, so the packets before them must leave first (RFC 7915 §4).
     #[cold]
     #[inline(never)]
-    fn send_earlier<S: Sink>(&mut self, before: &mut [Packet<'_>], sink: &mut S) {
+    fn send_earlier(&mut self, before: &mut [Packet<'_>], sink: &mut dyn Sink) {
         for packet in before {
             let Outcome::Transmit { egress, start, length } = packet.outcome else { continue };
             if !self.leads_to_host(egress) {
@@ -202,13 +202,7 @@ impl PacketPath {
         }
     }
 
-    fn send_pieces<S: Sink>(
-        &mut self,
-        egress: Egress,
-        frame: &[u8],
-        ready: &Ready,
-        sink: &mut S,
-    ) -> Result<(), Verdict> {
+    fn send_pieces(&mut self, egress: Egress, frame: &[u8], ready: &Ready, sink: &mut dyn Sink) -> Result<(), Verdict> {
         let packet = frame.get(ready.start..ready.start + ready.length).unwrap_or_default();
         let Some((mtu, identification)) = ready.split else {
             return if sink.transmit(egress, &[packet]) { Ok(()) } else { Err(Verdict::NoBuffer) };
@@ -226,11 +220,11 @@ impl PacketPath {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn emit_to_host<S: Sink>(
+    pub(super) fn emit_to_host(
         &mut self,
         egress: Egress,
         parts: &[&[u8]],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<Sent, Verdict> {
         self.edge.grown = 0;
         let Some(mut buffer) = self.edge.buffer.take() else { return Err(Verdict::NoBuffer) };
@@ -260,12 +254,12 @@ impl PacketPath {
     }
 
     /// Puts an IPv4 packet that needs no other change into a softwire.
-    pub(super) fn put_in_softwire<S: Sink>(
+    pub(super) fn put_in_softwire(
         &mut self,
         egress: Egress,
         (aftr, to): (u128, u128),
         inner: &[u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<(), Verdict> {
         let Some(mut buffer) = self.edge.buffer.take() else { return Err(Verdict::NoBuffer) };
         let end = ROOM + inner.len();
@@ -341,7 +335,7 @@ impl PacketPath {
     /// RFC 6146 §3.4: reassembles the datagram, because IPv6 requires a checksum.
     #[cold]
     #[inline(never)]
-    fn complete<S: Sink>(&mut self, egress: Egress, fragment: &[u8], sink: &mut S) -> Result<Sent, Verdict> {
+    fn complete(&mut self, egress: Egress, fragment: &[u8], sink: &mut dyn Sink) -> Result<Sent, Verdict> {
         let Some(mut reassembly) = self.edge.reassembly.take() else { return Err(Verdict::ReassemblyFull) };
         let view = Ipv4::new_unchecked(fragment);
         let (source, identification) = datagram_of(&view);
@@ -377,12 +371,12 @@ impl PacketPath {
     }
 
     /// `frame`: the datagram behind its room; `last`: the last fragment's header.
-    fn send_whole<S: Sink>(
+    fn send_whole(
         &mut self,
         egress: Egress,
         (last, class): (&[u8], u8),
         frame: &mut [u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<Sent, Verdict> {
         let start = reassembly::ROOM - ip::HEADER_MIN;
         let length = frame.len().saturating_sub(start);

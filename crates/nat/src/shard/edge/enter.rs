@@ -190,13 +190,13 @@ impl PacketPath {
         Ok(())
     }
 
-    pub(super) fn enter_from_softwire<S: Sink>(
+    pub(super) fn enter_from_softwire(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
         offset: u16,
         (key, hash): (HostKey, u64),
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<(), Refusal> {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
         let parsed = parse_in_softwire(packet, offset)?;
@@ -215,14 +215,14 @@ impl PacketPath {
     /// Reassembles before decapsulation (RFC 6333 §5.3).
     #[cold]
     #[inline(never)]
-    pub(super) fn reassemble<S: Sink>(
+    pub(super) fn reassemble(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
         (source, way): (u128, Way),
         fragment: &Fragment,
         bytes: core::ops::Range<usize>,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<(), Refusal> {
         let timeout = self.ledger.shared.settings().timeouts.fragment;
         let Way::Softwire(position) = way else { return Err(Verdict::SoftwireMalformed.into()) };
@@ -264,12 +264,12 @@ impl PacketPath {
         result
     }
 
-    fn enter_whole<S: Sink>(
+    fn enter_whole(
         &mut self,
         now: Instant,
         whole: &mut Packet<'_>,
         (source, way): (u128, Way),
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<(), Refusal> {
         let (key, hash) = self.look_inside(whole.bytes(), source, way)?;
         self.enter_from_softwire(now, whole, 0, (key, hash), sink)?;

@@ -109,13 +109,13 @@ impl PacketPath {
     /// Limits a request before it takes room in a ring, which refuses it when half full.
     #[cold]
     #[inline(never)]
-    pub(super) fn pass_request_of_host_on<S: Sink>(
+    pub(super) fn pass_request_of_host_on(
         &mut self,
         now: Instant,
         worker: WorkerId,
         packet: &mut Packet<'_>,
         source: u128,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<(), Verdict> {
         let realm = self.ledger.shared.realm_of(packet.meta.ingress);
         if !self.may_ask(now, realm, source) {
@@ -155,13 +155,13 @@ impl PacketPath {
     /// Always: the verdict of the packet.
     #[cold]
     #[inline(never)]
-    pub(super) fn serve_host<S: Sink>(
+    pub(super) fn serve_host(
         &mut self,
         now: Instant,
         packet: &Packet<'_>,
         offset: usize,
         (source, way): (u128, Way),
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<(), Verdict> {
         let verdict = self.judge_request(packet, offset, way);
         let udp = datagram_at(packet.bytes(), offset).filter(|_| verdict == Verdict::Local);
@@ -213,13 +213,13 @@ impl PacketPath {
     /// Always: the verdict of the packet.
     #[cold]
     #[inline(never)]
-    pub(super) fn serve_in_softwire<S: Sink>(
+    pub(super) fn serve_in_softwire(
         &mut self,
         now: Instant,
         packet: &Packet<'_>,
         inner: Range<usize>,
         key: &HostKey,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<(), Verdict> {
         let inner = packet.bytes().get(inner).unwrap_or_default();
         let Some(udp) = self.request_in_softwire(inner)? else {
@@ -240,7 +240,7 @@ impl PacketPath {
         Err(Verdict::Local)
     }
 
-    pub(in crate::shard) fn send_update_to_host<S: Sink>(&mut self, grant: &Grant, update: &[u8], sink: &mut S) {
+    pub(in crate::shard) fn send_update_to_host(&mut self, grant: &Grant, update: &[u8], sink: &mut dyn Sink) {
         let (realm, number, port) = (grant.key().realm, grant.key().address, grant.requester.port);
         let Some(host) = self.ledger.state.subscribers.hosts.get(number).copied() else { return };
         self.ledger.counters.port_control_updates += 1;
@@ -262,7 +262,7 @@ impl PacketPath {
     }
 
     /// Announces on the first inside link of each realm with NAT64.
-    pub(in crate::shard) fn announce_to_hosts<S: Sink>(&mut self, announcement: &[u8], sink: &mut S) {
+    pub(in crate::shard) fn announce_to_hosts(&mut self, announcement: &[u8], sink: &mut dyn Sink) {
         for realm in (0..self.ledger.shared.settings().realms() as u16).map(RealmId) {
             let way = self.ledger.shared.transition.way_of_grants(realm);
             let (Some(_), Some(own)) = (way, self.own_address6(realm)) else { continue };
@@ -270,7 +270,7 @@ impl PacketPath {
         }
     }
 
-    fn send6<S: Sink>(&mut self, realm: RealmId, from: Endpoint6, to: Endpoint6, payload: &[u8], sink: &mut S) {
+    fn send6(&mut self, realm: RealmId, from: Endpoint6, to: Endpoint6, payload: &[u8], sink: &mut dyn Sink) {
         let Some(egress) = self.hop_to_hosts(realm).filter(|_| !self.is_unused(realm, from.0)) else { return };
         if sink.transmit(egress, &[&headers6(from, to, payload), payload]) {
             self.ledger.counters.originated += 1;
@@ -278,7 +278,7 @@ impl PacketPath {
     }
 
     /// Sends a reply from 192.0.0.1 in a softwire.
-    fn send_inside<S: Sink>(&mut self, realm: RealmId, to: &HostKey, port: u16, payload: &[u8], sink: &mut S) {
+    fn send_inside(&mut self, realm: RealmId, to: &HostKey, port: u16, payload: &[u8], sink: &mut dyn Sink) {
         let Way::Softwire(position) = to.way else { return };
         let aftr = self.ledger.shared.transition.softwire(position).map(|end| end.aftr);
         let (Some(aftr), Some(egress)) = (aftr, self.hop_to_hosts(realm)) else { return };

@@ -89,7 +89,7 @@ impl View<'_> {
 }
 
 impl PacketPath {
-    pub(super) fn probe_idle<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+    pub(super) fn probe_idle(&mut self, now: Instant, sink: &mut dyn Sink) {
         let elapsed = now.saturating_since(self.edge.probes.last).as_micros();
         self.edge.probes.last = now;
         let pace = pace(self.ledger.shared.settings().timeouts.tcp_closing);
@@ -113,7 +113,7 @@ impl PacketPath {
     }
 
     #[inline]
-    fn probe<S: Sink>(&mut self, now: Instant, (index, session): (u32, SessionRef), left: &mut usize, sink: &mut S) {
+    fn probe(&mut self, now: Instant, (index, session): (u32, SessionRef), left: &mut usize, sink: &mut dyn Sink) {
         if *left > 0
             && let Some(idle) = self.view().idle_connection(now, index, session)
         {
@@ -125,7 +125,7 @@ impl PacketPath {
     }
 
     #[cold]
-    fn send_probe<S: Sink>(&mut self, idle: &Idle, sink: &mut S) {
+    fn send_probe(&mut self, idle: &Idle, sink: &mut dyn Sink) {
         let Some(egress) = self.hop_to_hosts(idle.realm) else { return };
         let mut packet = [0; LENGTH];
         let mut segment = Tcp::new_unchecked(&mut packet[ipv4::HEADER_LENGTH_MIN..]);

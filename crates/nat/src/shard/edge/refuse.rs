@@ -78,13 +78,13 @@ const fn problem_of(verdict: Verdict) -> Option<Problem> {
 impl PacketPath {
     /// RFC 6333 §6.5.
     #[cold]
-    pub(super) fn answer_in_softwire<S: Sink>(
+    pub(super) fn answer_in_softwire(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
         offset: usize,
         key: &HostKey,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<(), Verdict> {
         let inner = packet.bytes().get(offset..).unwrap_or_default();
         let is_udp = inner.get(ip::PROTOCOL) == Some(&PROTOCOL_UDP);
@@ -109,13 +109,13 @@ impl PacketPath {
     /// Answers a host for which there is no room as if its ports were used up (RFC 6888 REQ-11b),
     /// inside its softwire.
     #[cold]
-    pub(super) fn refuse_in_softwire<S: Sink>(
+    pub(super) fn refuse_in_softwire(
         &mut self,
         now: Instant,
         packet: &Packet<'_>,
         offset: usize,
         key: &HostKey,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
         let inner = packet.bytes().get(offset..).unwrap_or_default();
         let (policy, transition) = (self.ledger.shared.settings().icmp, &self.ledger.shared.transition);
@@ -160,12 +160,12 @@ impl PacketPath {
 
     #[cold]
     #[inline(never)]
-    pub(super) fn refuse_at_edge<S: Sink>(
+    pub(super) fn refuse_at_edge(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
         refusal: &Refusal,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
         let verdict = match refusal {
             Refusal::Drop(verdict) => {
@@ -218,7 +218,7 @@ impl PacketPath {
     }
 
     /// RFC 4443 §2.4.
-    fn send_error6<S: Sink>(&mut self, now: Instant, realm: RealmId, problem: Problem, bytes: &[u8], sink: &mut S) {
+    fn send_error6(&mut self, now: Instant, realm: RealmId, problem: Problem, bytes: &[u8], sink: &mut dyn Sink) {
         let Ok(view) = Ipv6::new_checked(bytes) else { return };
         let offending = view.packet();
         if !self.ledger.shared.settings().icmp.errors_to_inside || !own_icmp6::may_answer(offending) {

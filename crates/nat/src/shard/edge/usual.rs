@@ -206,13 +206,13 @@ impl PacketPath {
     /// the packet's bit if it is finished.
     #[cold]
     #[inline(never)]
-    pub(super) fn enter_unexpected<S: Sink>(
+    pub(super) fn enter_unexpected(
         &mut self,
         now: Instant,
         packet: &mut Packet<'_>,
         i: usize,
         scratch: &mut Scratch,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> u64 {
         let Plain { hash, position, .. } = scratch.hosts.plain[i];
         let is_nat64 = scratch.hosts.nat64 >> i & 1 != 0;

@@ -27,14 +27,14 @@ impl PacketPath {
     /// Ends what has expired first.
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn activate<S: Sink>(
+    pub(in crate::shard) fn activate(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         (inside, expired): (&Inside, &Expired),
         hop: &NextHop,
         via: Via,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { now, parsed, .. } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };

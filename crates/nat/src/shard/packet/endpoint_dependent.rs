@@ -46,13 +46,13 @@ impl View<'_> {
 impl PacketPath {
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn outbound_by_flow<S: Sink>(
+    pub(in crate::shard) fn outbound_by_flow(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         datagram: Option<DatagramIndex>,
         (index, way): (u32, Way),
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let parsed = at.parsed;
         let flow = self.ledger.state.flows.get(index);
@@ -85,13 +85,13 @@ impl PacketPath {
         self.finish(bytes, parsed, &hop, Verdict::Outbound, sink)
     }
 
-    fn hairpin_by_flow<S: Sink>(
+    fn hairpin_by_flow(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         datagram: Option<DatagramIndex>,
         index: u32,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         self.advance_flow(at, bytes, index, Side::Inside);
@@ -104,14 +104,14 @@ impl PacketPath {
         self.hairpin(Arrival { parsed: &translated, meta, ..at }, bytes, sink)
     }
 
-    pub(in crate::shard) fn enter_by_flow<S: Sink>(
+    pub(in crate::shard) fn enter_by_flow(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         index: u32,
         hop: &NextHop,
         via: Via,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { parsed, .. } = at;
         let flow = self.ledger.state.flows.get(index);

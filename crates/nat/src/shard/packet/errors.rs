@@ -19,12 +19,12 @@ use crate::verdict::Verdict;
 impl PacketPath {
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn inbound_error<S: Sink>(
+    pub(in crate::shard) fn inbound_error(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         via: Via,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
@@ -55,12 +55,7 @@ impl PacketPath {
 
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn outbound_error<S: Sink>(
-        &mut self,
-        at: Arrival<'_>,
-        bytes: &mut [u8],
-        sink: &mut S,
-    ) -> Fate {
+    pub(in crate::shard) fn outbound_error(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut dyn Sink) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let Some(packet) = bytes.get_mut(..usize::from(parsed.total_length)) else {
             return Fate::Done(Verdict::IpMalformed);

@@ -41,11 +41,11 @@ struct Known {
 impl PacketPath {
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn outbound_fragment<S: Sink>(
+    pub(in crate::shard) fn outbound_fragment(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { parsed, .. } = at;
         if let Some(verdict) = self.view().check_source(self.ledger.shared.facing(at.meta.ingress), parsed.source) {
@@ -61,11 +61,11 @@ impl PacketPath {
     /// A datagram's fragments meet on one worker, not always the mapping's.
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn inbound_fragment<S: Sink>(
+    pub(in crate::shard) fn inbound_fragment(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         if parsed.protocol().is_none() {
@@ -86,7 +86,7 @@ impl PacketPath {
         self.track(at, Side::Outside, bytes, sink)
     }
 
-    fn track<S: Sink>(&mut self, at: Arrival<'_>, side: Side, bytes: &mut [u8], sink: &mut S) -> Fate {
+    fn track(&mut self, at: Arrival<'_>, side: Side, bytes: &mut [u8], sink: &mut dyn Sink) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let key = FragmentKey::new(
             side,
@@ -139,7 +139,7 @@ impl PacketPath {
     }
 
     /// The first fragment leaves before those that waited. They are useless without it.
-    fn after_first<S: Sink>(&mut self, fate: Fate, known: Known, packet: &mut [u8], sink: &mut S) -> Fate {
+    fn after_first(&mut self, fate: Fate, known: Known, packet: &mut [u8], sink: &mut dyn Sink) -> Fate {
         match fate {
             Fate::Done(verdict) if verdict.kind() == VerdictKind::Dropped => {
                 self.refuse_held(known.datagram);
@@ -192,13 +192,13 @@ impl PacketPath {
         self.ledger.counters.verdicts[verdict.index()] += u64::from(fragments);
     }
 
-    fn resolved<S: Sink>(
+    fn resolved(
         &mut self,
         at: Arrival<'_>,
         side: Side,
         bytes: &mut [u8],
         datagram: DatagramIndex,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { parsed, .. } = at;
         match side {
@@ -219,7 +219,7 @@ impl PacketPath {
         }
     }
 
-    fn release_held<S: Sink>(&mut self, known: Known, sink: &mut S) {
+    fn release_held(&mut self, known: Known, sink: &mut dyn Sink) {
         let Known { now, side, datagram, ports } = known;
         let Some(mut scratch) = self.packet_buffer.take() else { return };
         while let Some((length, meta)) = self.fragments.next_held(datagram, &mut scratch[..]) {
@@ -239,14 +239,14 @@ impl PacketPath {
     /// RFC 4787 §11 REQ-13a.
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn send_in_fragments<S: Sink>(
+    pub(in crate::shard) fn send_in_fragments(
         &mut self,
         bytes: &[u8],
         parsed: &Parsed,
         mtu: u16,
         egress: Egress,
         verdict: Verdict,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         if self.leads_to_host(egress) {
             // It is cut once it is IPv6.

@@ -43,13 +43,13 @@ impl PacketPath {
     /// `None` if the packet continues unchanged.
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn by_gateway<S: Sink>(
+    pub(in crate::shard) fn by_gateway(
         &mut self,
         at: Arrival<'_>,
         bytes: &[u8],
         flow: Flow,
         onward: Onward<'_>,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Option<Fate> {
         let from = if matches!(onward, Onward::Out(_)) { Side::Inside } else { Side::Outside };
         let place = Place { index: flow.index, session: flow.session };
@@ -87,14 +87,14 @@ impl PacketPath {
     }
 
     /// Sends pieces that fit the way. The last one has the packet's verdict.
-    fn send_segments<S: Sink>(
+    fn send_segments(
         &mut self,
         at: Arrival<'_>,
         changed: &mut Changed,
         (headers, length): (usize, usize),
         (sequence, ack, fin): (u32, u32, bool),
         (flow, onward): (Flow, Onward<'_>),
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Changed { output, packet, .. } = changed;
         let transport = usize::from(at.parsed.header_length);
@@ -149,13 +149,13 @@ impl PacketPath {
     }
 
     /// Sends the changed packet, with the verdict of the packet that arrived.
-    fn send_changed<S: Sink>(
+    fn send_changed(
         &mut self,
         at: Arrival<'_>,
         packet: &mut [u8],
         flow: Flow,
         onward: Onward<'_>,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Ok(parsed) = parse(packet) else { return Fate::Done(Verdict::TransportMalformed) };
         let fate = self.go_onward(Arrival { parsed: &parsed, ..at }, packet, flow, onward, sink);
@@ -169,13 +169,13 @@ impl PacketPath {
         }
     }
 
-    fn go_onward<S: Sink>(
+    fn go_onward(
         &mut self,
         at: Arrival<'_>,
         packet: &mut [u8],
         flow: Flow,
         onward: Onward<'_>,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         match onward {
             Onward::Out(way) => self.leave_translated(at, packet, None, way, flow, sink),

@@ -49,12 +49,12 @@ impl View<'_> {
 
 impl PacketPath {
     #[inline]
-    pub(in crate::shard) fn after_hairpin<S: Sink>(
+    pub(in crate::shard) fn after_hairpin(
         &mut self,
         at: Arrival<'_>,
         bytes: &[u8],
         fate: Fate,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         if at.meta.record != 0
             && let Fate::Done(verdict) = fate
@@ -66,7 +66,7 @@ impl PacketPath {
     }
 
     #[cold]
-    fn have_taken_back<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut S) {
+    fn have_taken_back(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut dyn Sink) {
         let Arrival { now, meta, parsed } = at;
         match self.view().worker_of_source(parsed) {
             Some(worker) if worker == self.ledger.worker => self.take_back(now, meta.record, parsed),

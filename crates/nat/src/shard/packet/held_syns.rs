@@ -20,7 +20,7 @@ const SYNS_PER_CALL_MAX: usize = 16;
 
 impl PacketPath {
     /// After six seconds without a matching SYN from inside.
-    pub(in crate::shard) fn answer_syns<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+    pub(in crate::shard) fn answer_syns(&mut self, now: Instant, sink: &mut dyn Sink) {
         for _ in 0..SYNS_PER_CALL_MAX {
             let Some(syn) = self.ledger.syns.pop_due(now) else { return };
             let meta = PacketMeta { ingress: syn.ingress, ..PacketMeta::default() };
@@ -40,7 +40,7 @@ impl PacketPath {
     }
 
     /// Handles a held SYN whose external endpoint has got a mapping here.
-    pub(in crate::shard) fn answer_held_syn<S: Sink>(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
+    pub(in crate::shard) fn answer_held_syn(&mut self, at: Arrival<'_>, bytes: &[u8], sink: &mut dyn Sink) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let key = Towards::of(parsed, Protocol::Tcp, 0).key;
         let matched = match self.view().door(&Towards::between(key), now) {

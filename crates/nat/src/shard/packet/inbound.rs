@@ -45,7 +45,7 @@ impl View<'_> {
 
 impl PacketPath {
     #[inline]
-    pub(in crate::shard) fn entering<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+    pub(in crate::shard) fn entering(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut dyn Sink) -> Fate {
         let Arrival { parsed, .. } = at;
         if parsed.class == Class::IcmpError {
             return self.inbound_error(at, bytes, Via::Outside, sink);
@@ -57,14 +57,14 @@ impl PacketPath {
     }
 
     #[inline]
-    pub(in crate::shard) fn established_inbound<S: Sink>(
+    pub(in crate::shard) fn established_inbound(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         flow: Flow,
         hop: &NextHop,
         via: Via,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { now, parsed, .. } = at;
         let Flow { index, session } = flow;
@@ -86,14 +86,14 @@ impl PacketPath {
     }
 
     #[inline]
-    pub(in crate::shard) fn enter_translated<S: Sink>(
+    pub(in crate::shard) fn enter_translated(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         flow: Flow,
         hop: &NextHop,
         via: Via,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let parsed = at.parsed;
         let mapping = self.ledger.state.mappings.get(flow.index);
@@ -140,13 +140,13 @@ impl PacketPath {
     }
 
     #[inline]
-    pub(in crate::shard) fn finish<S: Sink>(
+    pub(in crate::shard) fn finish(
         &mut self,
         bytes: &mut [u8],
         parsed: &Parsed,
         hop: &NextHop,
         verdict: Verdict,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         self.ledger.counters.bytes_forwarded[way_of(verdict)] += u64::from(parsed.total_length);
         if verdict != Verdict::Passed
@@ -162,12 +162,12 @@ impl PacketPath {
     }
 
     #[inline]
-    pub(in crate::shard) fn inbound_flow<S: Sink>(
+    pub(in crate::shard) fn inbound_flow(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         via: Via,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { parsed, .. } = at;
         let decided = self.view().decide_inbound(&self.view().inbound_of(at, via), &mut ());
@@ -196,7 +196,7 @@ impl PacketPath {
 
     #[cold]
     #[inline(never)]
-    fn act_unusually<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], act: Act, via: Via, sink: &mut S) -> Fate {
+    fn act_unusually(&mut self, at: Arrival<'_>, bytes: &mut [u8], act: Act, via: Via, sink: &mut dyn Sink) -> Fate {
         let Arrival { now, parsed, .. } = at;
         match act {
             Act::Enter { .. } | Act::EnterFlow { .. } => Fate::Done(Verdict::NoMapping),
@@ -238,13 +238,13 @@ impl PacketPath {
         }
     }
 
-    pub(in crate::shard) fn turn_back<S: Sink>(
+    pub(in crate::shard) fn turn_back(
         &mut self,
         at: Arrival<'_>,
         bytes: &[u8],
         towards: Side,
         no_way: NoWay,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         self.send_error(at.now, towards, at.meta, no_way.reason, bytes, sink);
         Fate::Done(no_way.verdict)
@@ -278,12 +278,12 @@ impl PacketPath {
     }
 
     /// Passes a packet on untranslated (RFC 6888 REQ-6).
-    pub(in crate::shard) fn pass_on<S: Sink>(
+    pub(in crate::shard) fn pass_on(
         &mut self,
         bytes: &mut [u8],
         parsed: &Parsed,
         hop: &NextHop,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         decrement_ttl(bytes);
         self.finish(bytes, parsed, hop, Verdict::Passed, sink)

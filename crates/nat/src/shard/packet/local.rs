@@ -44,12 +44,12 @@ impl Reason {
 impl PacketPath {
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn local_packet<S: Sink>(
+    pub(in crate::shard) fn local_packet(
         &mut self,
         at: Arrival<'_>,
         (side, answer): (Side, Result<LocalAnswer, Verdict>),
         bytes: &mut [u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { now, meta, parsed } = at;
         match answer {
@@ -67,7 +67,7 @@ impl PacketPath {
         }
     }
 
-    fn answer_echo<S: Sink>(&mut self, towards: Facing, bytes: &mut [u8], parsed: &Parsed, sink: &mut S) -> Fate {
+    fn answer_echo(&mut self, towards: Facing, bytes: &mut [u8], parsed: &Parsed, sink: &mut dyn Sink) -> Fate {
         let Some(hop) = self.ledger.shared.route(towards, parsed.source, parsed.destination) else {
             return Fate::Done(Verdict::NoRoute);
         };
@@ -93,13 +93,13 @@ impl PacketPath {
     /// A source route to an address with IPv6 hosts behind it is answered (RFC 7915 §4.1).
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn refuse_unread<S: Sink>(
+    pub(in crate::shard) fn refuse_unread(
         &mut self,
         now: Instant,
         meta: PacketMeta,
         bytes: &[u8],
         verdict: Verdict,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let is_from_outside = meta.stage == Stage::Received && self.ledger.shared.side(meta.ingress) == Side::Outside;
         let is_to_hosts = !self.ledger.shared.transition.is_off()
@@ -126,14 +126,14 @@ impl PacketPath {
     /// errors.
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn send_error<S: Sink>(
+    pub(in crate::shard) fn send_error(
         &mut self,
         now: Instant,
         towards: Side,
         meta: PacketMeta,
         reason: Reason,
         bytes: &[u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
         let policy = self.ledger.shared.settings().icmp;
         let wanted = match towards {
@@ -181,13 +181,7 @@ impl PacketPath {
     }
 
     /// Only the sender's external endpoint is known, so its worker handles the error.
-    fn send_error_through_hairpin<S: Sink>(
-        &mut self,
-        now: Instant,
-        meta: PacketMeta,
-        message: &mut [u8],
-        sink: &mut S,
-    ) {
+    fn send_error_through_hairpin(&mut self, now: Instant, meta: PacketMeta, message: &mut [u8], sink: &mut dyn Sink) {
         let Ok(parsed) = parse(message) else { return };
         let fate = self.inbound_error(Arrival { now, meta, parsed: &parsed }, message, Via::Hairpin, sink);
         self.send_own_error(fate, message, sink);

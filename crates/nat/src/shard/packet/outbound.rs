@@ -62,12 +62,12 @@ fn having_made(way: Way, made: u32) -> Way {
 
 impl PacketPath {
     #[inline]
-    pub(in crate::shard) fn leaving<S: Sink>(
+    pub(in crate::shard) fn leaving(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         hints: &Hints,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { meta, parsed, .. } = at;
         if parsed.class == Class::IcmpError {
@@ -91,13 +91,13 @@ impl PacketPath {
     }
 
     #[inline]
-    pub(in crate::shard) fn outbound_flow<S: Sink>(
+    pub(in crate::shard) fn outbound_flow(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         hints: &Hints,
         datagram: Option<crate::state::fragments::DatagramIndex>,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let Some(protocol) = parsed.protocol() else { return self.leave_portless(at, bytes, sink) };
@@ -119,12 +119,12 @@ impl PacketPath {
 
     /// Decides, and commits what is to be opened, until the packet has a session or ends.
     #[inline]
-    fn leaves_of<S: Sink>(
+    fn leaves_of(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         mut packet: Outbound<'_>,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Result<Leaves, Fate> {
         let (mut asked, mut permits) = (None, None);
         for _ in 0..ATTEMPTS {
@@ -207,13 +207,13 @@ impl PacketPath {
         Some(leaves)
     }
 
-    pub(in crate::shard) fn end_outbound<S: Sink>(
+    pub(in crate::shard) fn end_outbound(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         ruling: Ruling,
         ending: Ending,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { now, meta, .. } = at;
         let verdict = ending.verdict();
@@ -240,13 +240,13 @@ impl PacketPath {
     }
 
     /// RFC 6888 REQ-11: drops the packet and reports it to the sender.
-    pub(in crate::shard) fn refuse<S: Sink>(
+    pub(in crate::shard) fn refuse(
         &mut self,
         now: Instant,
         unmade: Unmade<'_>,
         meta: PacketMeta,
         bytes: &[u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Unmade { key, verdict, .. } = unmade;
         self.ledger.note_refusal(now, unmade);
@@ -261,14 +261,14 @@ impl PacketPath {
     }
 
     #[inline]
-    fn established_outbound<S: Sink>(
+    fn established_outbound(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         datagram: Option<crate::state::fragments::DatagramIndex>,
         way: Way,
         flow: Flow,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { now, parsed, .. } = at;
         match flow.session {
@@ -307,14 +307,14 @@ impl PacketPath {
     }
 
     #[inline]
-    pub(in crate::shard) fn leave_translated<S: Sink>(
+    pub(in crate::shard) fn leave_translated(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         datagram: Option<crate::state::fragments::DatagramIndex>,
         way: Way,
         flow: Flow,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { parsed, .. } = at;
         let mapping = self.ledger.state.mappings.get(flow.index);
@@ -334,7 +334,7 @@ impl PacketPath {
         }
     }
 
-    pub(in crate::shard) fn hairpin<S: Sink>(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut S) -> Fate {
+    pub(in crate::shard) fn hairpin(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut dyn Sink) -> Fate {
         let fate = self.inbound_flow(at, bytes, Via::Hairpin, sink);
         self.after_hairpin(at, bytes, fate, sink)
     }

@@ -122,11 +122,11 @@ impl View<'_> {
 impl PacketPath {
     /// Serves a datagram to an inside address of Natrix.
     #[cold]
-    pub(in crate::shard) fn serve_port_control<S: Sink>(
+    pub(in crate::shard) fn serve_port_control(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let source = Endpoint::new(parsed.source.into(), parsed.source_port);
@@ -160,12 +160,12 @@ impl PacketPath {
     /// request.
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn pass_request_on<S: Sink>(
+    pub(in crate::shard) fn pass_request_on(
         &mut self,
         owner: WorkerId,
         at: Arrival<'_>,
         bytes: &[u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Option<Fate> {
         let Arrival { now, meta, parsed } = at;
         let facing = self.ledger.shared.facing(meta.ingress);
@@ -181,7 +181,7 @@ impl PacketPath {
     }
 
     /// The sink keeps room in the ring for other packets.
-    fn hand_request_to<S: Sink>(&mut self, worker: WorkerId, at: Arrival<'_>, bytes: &[u8], sink: &mut S) -> Fate {
+    fn hand_request_to(&mut self, worker: WorkerId, at: Arrival<'_>, bytes: &[u8], sink: &mut dyn Sink) -> Fate {
         let packet = bytes.get(..usize::from(at.parsed.total_length)).unwrap_or_default();
         if sink.hand_off(worker, PacketMeta { stage: Stage::PortControl, ..at.meta }, &[packet]) {
             self.ledger.counters.handed_off += 1;
@@ -191,12 +191,12 @@ impl PacketPath {
         Fate::Done(Verdict::LocalIgnored)
     }
 
-    fn send_from<S: Sink>(&mut self, towards: Facing, from: Endpoint, to: Endpoint, payload: &[u8], sink: &mut S) {
+    fn send_from(&mut self, towards: Facing, from: Endpoint, to: Endpoint, payload: &[u8], sink: &mut dyn Sink) {
         let Some(hop) = self.ledger.shared.route(towards, to.address.to_bits(), from.address.to_bits()) else { return };
         self.send_by(&hop, from, to, payload, sink);
     }
 
-    fn send_by<S: Sink>(&mut self, hop: &NextHop, from: Endpoint, to: Endpoint, payload: &[u8], sink: &mut S) {
+    fn send_by(&mut self, hop: &NextHop, from: Endpoint, to: Endpoint, payload: &[u8], sink: &mut dyn Sink) {
         if HEADERS + payload.len() > usize::from(hop.mtu) {
             return;
         }
@@ -224,7 +224,7 @@ impl PacketPath {
         self.unasked.only_nat_pmp = !is_lost;
     }
 
-    pub(in crate::shard) fn send_unasked<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+    pub(in crate::shard) fn send_unasked(&mut self, now: Instant, sink: &mut dyn Sink) {
         if core::mem::take(&mut self.unasked.has_other_addresses) {
             self.announce_other_addresses(now);
         }
@@ -238,7 +238,7 @@ impl PacketPath {
 
     /// Sends an announcement to all clients of each inside link.
     #[cold]
-    fn announce<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+    fn announce(&mut self, now: Instant, sink: &mut dyn Sink) {
         let sent = ANNOUNCEMENTS - self.unasked.announcements_left;
         self.unasked.announcements_left -= 1;
         self.unasked.announcement_due_ms = milliseconds(now) + (FIRST_GAP_MS << sent);
@@ -277,7 +277,7 @@ impl PacketPath {
     }
 
     #[cold]
-    fn send_updates<S: Sink>(&mut self, now: Instant, sink: &mut S) {
+    fn send_updates(&mut self, now: Instant, sink: &mut dyn Sink) {
         let end = self.ledger.state.grants.walk_end();
         let first = self.unasked.cursor.max(1);
         if first == 1 {
@@ -306,7 +306,7 @@ impl PacketPath {
         }
     }
 
-    fn send_update<S: Sink>(&mut self, now: Instant, grant: &Grant, sink: &mut S) {
+    fn send_update(&mut self, now: Instant, grant: &Grant, sink: &mut dyn Sink) {
         if grant.origin() != Origin::Pcp {
             return;
         }

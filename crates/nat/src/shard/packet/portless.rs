@@ -16,12 +16,7 @@ impl PacketPath {
     /// Processes a packet without ports from inside, on the subscriber's worker.
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn leave_portless<S: Sink>(
-        &mut self,
-        at: Arrival<'_>,
-        bytes: &mut [u8],
-        sink: &mut S,
-    ) -> Fate {
+    pub(in crate::shard) fn leave_portless(&mut self, at: Arrival<'_>, bytes: &mut [u8], sink: &mut dyn Sink) -> Fate {
         let Arrival { now, meta, parsed } = at;
         let realm = self.ledger.shared.realm_of(meta.ingress);
         let Portless { judged, ruling, leaves } = self.view().leave_portless(now, realm, parsed, &mut ());

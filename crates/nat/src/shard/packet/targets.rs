@@ -13,14 +13,14 @@ use crate::steps::door::Towards;
 use crate::verdict::Verdict;
 
 impl PacketPath {
-    pub(in crate::shard) fn lead<S: Sink>(
+    pub(in crate::shard) fn lead(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
         aim: &Aim,
         hop: &NextHop,
         via: Via,
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let Arrival { now, parsed, .. } = at;
         let Some(protocol) = parsed.protocol() else { return Fate::Done(Verdict::ProtocolUnsupported) };

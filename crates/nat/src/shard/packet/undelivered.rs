@@ -33,12 +33,12 @@ impl PacketPath {
     /// See [`crate::Shard::report_undelivered`].
     #[cold]
     #[inline(never)]
-    pub(in crate::shard) fn report_undelivered<S: Sink>(
+    pub(in crate::shard) fn report_undelivered(
         &mut self,
         now: Instant,
         interface: InterfaceId,
         packet: &[u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) {
         if !own_icmp::may_answer(packet) {
             return;
@@ -81,11 +81,11 @@ impl PacketPath {
 
     /// Continues on the worker of the silent host.
     #[cold]
-    pub(in crate::shard) fn continue_undelivered<S: Sink>(
+    pub(in crate::shard) fn continue_undelivered(
         &mut self,
         at: Arrival<'_>,
         bytes: &mut [u8],
-        sink: &mut S,
+        sink: &mut dyn Sink,
     ) -> Fate {
         let fate = self.outbound_error(at, bytes, sink);
         self.sign(&fate, bytes);
@@ -97,7 +97,7 @@ impl PacketPath {
     }
 
     /// Sends an own error that was translated like another host's, or hands it to the next worker.
-    pub(in crate::shard) fn send_own_error<S: Sink>(&mut self, fate: Fate, message: &mut [u8], sink: &mut S) {
+    pub(in crate::shard) fn send_own_error(&mut self, fate: Fate, message: &mut [u8], sink: &mut dyn Sink) {
         let is_sent = match fate {
             Fate::Forward { verdict, egress, length } => {
                 let message = message.get(..usize::from(length)).unwrap_or(message);
@@ -132,7 +132,7 @@ impl PacketPath {
 }
 
 /// `meta`: as for an error of another host. False if the ring is full.
-fn hand_own_error_off<S: Sink>(worker: WorkerId, meta: PacketMeta, message: &mut [u8], sink: &mut S) -> bool {
+fn hand_own_error_off(worker: WorkerId, meta: PacketMeta, message: &mut [u8], sink: &mut dyn Sink) -> bool {
     let is_hairpin = meta.stage == Stage::Hairpin;
     if is_hairpin {
         // Replaced once the receiver is known (`steps/quoted.rs`).
