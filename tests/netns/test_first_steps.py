@@ -11,6 +11,7 @@ from base64 import b64encode
 
 from kit import *
 from netlab import process
+from netlab.natrix import DRIVERS
 from netlab.natrix import Natrix
 from netlab.topology import Network
 from test_api import ask
@@ -74,6 +75,61 @@ def doctor_names_what_is_missing_and_mends(n):
     path.write_text(text)
     status, out, _ = n.nat.run([n.dut.binary, "doctor", "-c", path])
     expect(status == 1 or n.dut.driver == "tap", f"doctor with an interface that is not there: {out}")
+
+
+def beside(n):
+    """A configuration with the interfaces of the instance, and with another control socket and audit log."""
+    path = n.state.directory / "beside.toml"
+    text = n.dut.configuration.read_text()
+    path.write_text(text.replace(f"{n.dut.socket.parent}/control.", f"{n.dut.socket.parent}/beside."))
+    return path
+
+
+@test("packet_sockets", "tap_devices")
+def a_second_instance_on_an_interface_is_refused(n):
+    path, device = beside(n), DRIVERS[n.dut.driver][0].partition("iface=")[2]
+    pid = n.dut.show("status")[0]["pid"]
+    status, out, err = n.nat.run(["timeout", "30", n.dut.binary, "run", "-c", path], check=False)
+    wanted = f'error: port "inside": another natrix already runs on {device} (pid {pid}); stop it, or give this port another device\n'
+    expect_equal((status, out, err), (1, "", wanted), "a second instance on the same interfaces")
+    expect(n.dut.running(), "the first instance has ended")
+    status, out, _ = n.nat.run([n.dut.binary, "doctor", "-c", path, "--json"])
+    found = {one["check"]: one for one in map(json.loads, out.splitlines())}
+    expect(status == 1 and "port inside: instance" in found, f"doctor beside another instance: {found}")
+    expect(f"(pid {pid})" in found["port inside: instance"]["seen"], f"doctor does not name the process: {found}")
+    _, out, _ = n.nat.run([n.dut.binary, "doctor", "-c", n.dut.configuration, "--json"])
+    expect("instance" not in out, f"doctor takes the instance for another one: {out}")
+
+
+HOLDER = """
+import socket, sys, time
+name = socket.socket(socket.AF_UNIX)
+name.bind("\\0natrix/device/" + sys.argv[1])
+name.listen()
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+@test("packet_sockets")
+def a_name_that_another_user_took_stops_no_instance(n):
+    expect_equal(n.dut.stop(), None, "end of the instance")
+    device = DRIVERS[n.dut.driver][0].partition("iface=")[2]
+    as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
+    holder = n.nat.start("holder", [*as_user, "python3", "-c", HOLDER, device])
+    try:
+        expect(process.wait_until(lambda: "held" in holder.log(), 30, 0.05), f"the name is not taken: {holder.log()}")
+        n.dut.restart()
+        warning = f'port "inside": {device} is not protected from a second instance'
+        expect(warning in n.dut.daemon.log(), f"no warning: {n.dut.daemon.log()}")
+        # The other interface is still protected.
+        status, _, err = n.nat.run(["timeout", "30", n.dut.binary, "run", "-c", beside(n)], check=False)
+        expect(status == 1 and 'port "outside": another natrix' in err, f"a second instance: {status} {err}")
+        expect_equal(n.dut.stop(), None, "end of the instance without protection")
+    finally:
+        holder.end()
+    n.dut.restart()
+    expect("not protected" not in n.dut.daemon.log(), f"the name is free again: {n.dut.daemon.log()}")
 
 
 @test("api")

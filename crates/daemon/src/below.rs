@@ -4,20 +4,10 @@
 //! removed, or moved to another network namespace, is lost to its port permanently: the kernel has
 //! closed the port's socket, and a new device of the same name is not the old one.
 
+use packet_io::driver_of;
+
 use crate::kernel::ingress::DRIVERS_OF_COPIES;
 use crate::kernel::netlink::DeviceLink;
-
-/// The driver of a port, and the devices that it names, those that it receives from first.
-pub(crate) fn driver_of(words: &str) -> (&str, impl Iterator<Item = &str>) {
-    let (driver, words) = words.split_once(',').unwrap_or((words, ""));
-    let driver = driver.trim_end_matches(|digit: char| digit.is_ascii_digit());
-    let keys: &[&str] = match driver {
-        "net_pcap" => &["iface=", "rx_iface=", "rx_iface_in=", "tx_iface="],
-        _ => &["iface="],
-    };
-    let named = keys.iter().flat_map(move |key| words.split(',').filter_map(move |word| word.strip_prefix(key)));
-    (driver, named)
-}
 
 /// The device below a port.
 #[derive(Debug)]

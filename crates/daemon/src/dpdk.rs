@@ -10,6 +10,7 @@ use config::Config;
 use config::DriverKind;
 use config::Hugepages;
 use nat::types::InterfaceId;
+use packet_io::Claims;
 use packet_io::PortIndex;
 use packet_io::dpdk;
 use packet_io::dpdk::DpdkIo;
@@ -19,6 +20,7 @@ use packet_io::dpdk::DpdkSettings;
 use signal_hook::consts::SIGINT;
 use signal_hook::consts::SIGTERM;
 
+use crate::claims;
 use crate::log::Log;
 use crate::machine::NarrowDevice;
 use crate::machine::mtu_of;
@@ -27,10 +29,15 @@ use crate::run::RunError;
 use crate::run::run_on;
 
 /// Runs an instance on the ports of its configuration until SIGTERM or SIGINT. Once per process.
+/// `claims` are those of its devices.
 ///
 /// # Errors
 /// [`RunError`] says why it did not come up.
-pub fn run(config: &Config, config_path: &Path, version: &str) -> Result<(), RunError> {
+pub fn run(config: &Config, config_path: &Path, version: &str, claims: &Claims) -> Result<(), RunError> {
+    let open = |config: &Config, log: Log| {
+        claims::warnings(claims, config).iter().for_each(|warning| log.warn(warning));
+        open(config, log)
+    };
     run_on(config, config_path, version, open, dpdk::register_thread)
 }
 

@@ -14,6 +14,7 @@ pub mod adoption;
 pub mod audit;
 mod below;
 pub mod change;
+pub mod claims;
 pub mod clock;
 pub mod conflict;
 pub mod crossing;

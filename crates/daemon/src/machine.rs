@@ -10,8 +10,7 @@ use config::DriverKind;
 use config::Machine;
 use config::Port;
 use mem::Stock;
-
-use crate::below::driver_of;
+use packet_io::driver_of;
 
 /// CPUs and memory of this machine, as far as known.
 pub fn this_machine() -> Machine {

@@ -17,6 +17,7 @@ use signal_hook::consts::SIGINT;
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
+use crate::claims::PortTaken;
 use crate::log::Log;
 use crate::notify::Report;
 use crate::notify::notify;
@@ -33,6 +34,9 @@ pub enum RunError {
     /// The control socket is not to be had.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// Another process has the device of a port.
+    #[error(transparent)]
+    Taken(#[from] PortTaken),
     /// Not everything fits this machine's memory. Nothing has been taken.
     #[error("memory: {0}; lower [tables], use fewer pool addresses, or add memory")]
     Memory(#[from] NotEnough),

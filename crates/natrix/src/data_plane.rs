@@ -163,10 +163,11 @@ pub(crate) fn run(arguments: &Run) -> Result<(), Failure> {
     if let Some(fault) = doctor::unprivileged(&Files::new(Path::new("/")), &config) {
         return Err(cli::CliError::from(fault).into());
     }
+    let claims = daemon::claims::take(&config).map_err(daemon::run::RunError::from)?;
     // Before DPDK pins this thread. Until the instance answers, the API says so.
     let _api = crate::api_process::start(&config)?;
     let _snmp = crate::snmp_process::start(&config)?;
-    Ok(daemon::dpdk::run(&config, &arguments.config, env!("CARGO_PKG_VERSION"))?)
+    Ok(daemon::dpdk::run(&config, &arguments.config, env!("CARGO_PKG_VERSION"), &claims)?)
 }
 
 /// `natrix run` needs ports, which this build cannot open.

@@ -3,12 +3,12 @@
 mod default_route;
 mod devices;
 mod event_log;
+mod taken;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::io;
 use std::io::Write;
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use cli::Align;
@@ -19,6 +19,7 @@ use config::DriverKind;
 use config::Hugepages;
 use control::Fault;
 use control::count_text;
+use daemon::claims;
 use daemon::http_group;
 use daemon::kernel::setup::NeighbourTable;
 use daemon::kernel::setup::neighbour_tables;
@@ -103,8 +104,10 @@ pub(crate) fn run(arguments: &Doctor, out: &mut dyn Write) -> Result<(), Failure
     let mut findings =
         examine(&files, config.as_ref(), &Kernel { offloads: &offloads::active, other_end: &link::other_end });
     let of_devices = config.iter().flat_map(|config| {
-        let is_running = UnixStream::connect(&config.control.socket).is_ok();
-        devices::examine(&files, config, &machine::own_addresses(), is_running)
+        let running = claims::process_at(&config.control.socket);
+        let mut found = devices::examine(&files, config, &machine::own_addresses(), running.is_some());
+        found.extend(taken::check(&claims::taken(config), running));
+        found
     });
     findings.extend(of_devices);
     if arguments.json {

@@ -12,6 +12,7 @@
 
 mod burst;
 pub mod capture;
+mod claim;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 mod io;
@@ -22,6 +23,12 @@ pub mod tap;
 pub use burst::BURST_MAX;
 pub use burst::Burst;
 pub use burst::Drain;
+pub use claim::Claims;
+pub use claim::Held;
+pub use claim::Unclaimed;
+pub use claim::driver_of;
+pub use claim::held;
+pub use claim::peer_pid;
 pub use io::Buffer;
 pub use io::Io;
 pub use io::PortIndex;

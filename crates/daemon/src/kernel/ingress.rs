@@ -17,8 +17,8 @@ use config::Port;
 use netlink_sys::Socket;
 use netlink_sys::SocketAddr;
 use netlink_sys::protocols::NETLINK_NETFILTER;
+use packet_io::driver_of;
 
-use crate::below::driver_of;
 use crate::kernel::netlink;
 use crate::kernel::netlink::DeviceAddress;
 use crate::kernel::netlink::DeviceLink;

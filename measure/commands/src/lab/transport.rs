@@ -11,6 +11,7 @@ use lab::edge::CustomerEdge;
 use lab::edge::Edges;
 use lab::edge::Family;
 use lab::topology;
+use packet_io::Claims;
 use packet_io::dpdk;
 use packet_io::dpdk::DpdkIo;
 use packet_io::dpdk::DpdkPort;
@@ -217,6 +218,10 @@ pub(super) fn loopback(options: &LabTest, folder: &Path) -> Result<Ports, Failur
 /// Starts two ports with nothing between them but what these device strings say. Packets of this
 /// family fit.
 pub(super) fn start(devices: [String; 2], family: Family) -> Result<DpdkIo, Failure> {
+    let claims = Claims::take(devices.iter().map(String::as_str))
+        .map_err(|held| fault(format!("tester: {held}; stop it, or name other ports with --inside and --outside")))?;
+    // The ports stay open until the process ends.
+    core::mem::forget(claims);
     let port = |device: String| DpdkPort {
         is_pci: !device.starts_with("net_"),
         device,
