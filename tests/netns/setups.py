@@ -88,6 +88,11 @@ path = "{_LOG_FOLDER.name}/log"
 """
 
 
+# A file of lines, in a folder of its own.
+LINES = Path(_LOG_FOLDER.name) / "lines" / "events.json"
+LINES.parent.mkdir()
+
+
 # Collectors of the log by their ports, in the namespace of the NAT.
 COLLECTORS = {"nfcapd": 4739, "nfacctd": 4740, "syslog-ng": 5514, "rsyslog": 6514, "lines": 6515, "tls": 6516, "distrusted": 6516, "ipfix-tls": 4741}
 # What scripts/setup.sh installs besides packages.
@@ -441,6 +446,7 @@ SETUPS = {
     # How the lab ends; these measure nothing.
     "lab_end": {},
     "log_store": {"more": LOG_STORE},
+    "lines": {"more": f'\n[log]\nevents = "{LINES}"\n'},
     "balanced": {"more": balanced(SERVERS)},
     "routing_links": {"kernel": True, "more": "\n[routing]\nkernel = true\n"},
     "gateways_short": gateways(True, GATEWAY_TIMEOUTS, f"{SIP_IDLE_SECONDS} s"),

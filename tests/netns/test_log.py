@@ -5,6 +5,7 @@ import json
 import os
 import random
 import select
+import shutil
 import signal
 import socket
 import statistics
@@ -16,6 +17,7 @@ from datetime import timezone
 from kit import *
 from netlab.process import wait_until
 from netlab.topology import SRV1
+from setups import LINES
 
 # Ends by SIGKILL under traffic; the soak sets more.
 KILLS = int(os.environ.get("NATRIX_KILLS", "5"))
@@ -113,3 +115,65 @@ def every_endpoint_seen_on_the_wire_is_found_after_kill_9(n):
     if "NATRIX_KILLS" in os.environ:
         expect(restart < RESTART_MEDIAN_MAX_S, f"a restart takes {restart:.2f} s in the median")
     expect(complete > asked // 2, f"{complete} complete answers of {asked}")
+
+
+def lines(path=LINES):
+    """The whole lines of a file; none if it is not there."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def first_line(path=LINES):
+    return next(iter(lines(path)), {})
+
+
+@test("lines")
+def a_log_that_another_program_takes_goes_on(n):
+    """logrotate and rm beside Natrix: each is said once, and what is held now is found in the new file alone."""
+    said = lambda: [line for line in n.dut.daemon.log().splitlines() if "event log:" in line]  # noqa: E731
+    of = lambda words: [line for line in said() if words in line]  # noqa: E731
+
+    def is_recorded(port, cause=None):
+        found = (one for one in lines() if one["event"] == "mapping_created" and one["external_port"] == port)
+        return any(cause in (None, one["cause"]) for one in found)
+
+    def is_found(endpoint, at):
+        """Whether the file alone names the one holder for sure."""
+        status, out, err = n.dut.command("find", f"{endpoint[0]}:{endpoint[1]}", "--at", at, "--log", LINES, "--json")
+        expect_equal(status, 0, f"status of natrix find: {err}")
+        *holders, last = [json.loads(line) for line in out.splitlines()]
+        return last["complete"] and len(holders) == 1 and holders[0]["certain"]
+
+    with sockets(udp(n.srv1), udp(n.sub1), udp(n.sub1)) as (server, sub, later):
+        destination = (SRV1, server.getsockname()[1])
+        held = external_of(sub, server, destination)
+        expect(wait_until(lambda: is_recorded(held[1]), 20, 0.05), f"no record of {held}: {lines()}")
+        renamed = LINES.with_name("events.json.1")
+        LINES.rename(renamed)
+        expect(wait_until(lambda: first_line(), 20, 0.05), "no new file after the renaming")
+        first = first_line()
+        expect_equal([first[key] for key in ("event", "cause", "earlier")], ["opened", "renamed", str(renamed)], "first line")
+        expect(wait_until(lambda: is_recorded(held[1], "log_opened"), 20, 0.05), f"{held} is not reported: {lines()}")
+        reported = utc(time.time_ns())
+        expect(wait_until(lambda: is_found(held, reported), 30, 0.2), f"{held} is not found in the new file alone: {lines()}")
+        expect(wait_until(lambda: of(f"renamed {LINES} to {renamed}"), 20, 0.05), f"nothing is said: {said()}")
+        LINES.unlink()
+        expect(wait_until(lambda: first_line(), 20, 0.05), "no new file after the deletion")
+        expect_equal([first_line().get(key) for key in ("event", "cause", "earlier")], ["opened", "deleted", None], "first line")
+        expect_equal(n.dut.show("status")[0]["event_log"]["files_taken"], 2, "files that another program took")
+        expect_equal(len(of("another program")), 1, f"lines within a minute: {said()}")
+        # With its folder. Records wait, and packets pass.
+        shutil.rmtree(LINES.parent)
+        expect(wait_until(lambda: of("cannot be written: open: "), 20, 0.05), f"nothing is said: {said()}")
+        made = external_of(later, server, destination)
+        time.sleep(3)
+        expect_equal(len(of("cannot be written")), 1, f"lines about the folder: {said()}")
+        LINES.parent.mkdir()
+        expect(wait_until(lambda: is_recorded(made[1]), 20, 0.05), f"no record of {made}: {lines()}")
+        expect_equal(first_line()["cause"], "deleted", "first line after the folder is back")
+        expect(wait_until(lambda: of("written again"), 30, 0.1), f"its end is not said: {said()}")
+        # So soon after the last report, the next one comes later.
+        expect(wait_until(lambda: is_recorded(held[1], "log_opened"), 60, 0.1), f"{held} is not reported: {lines()}")
+        reported = utc(time.time_ns())
+        for endpoint in (made, held):
+            expect(wait_until(lambda: is_found(endpoint, reported), 30, 0.2), f"{endpoint} is not found: {lines()}")

@@ -279,6 +279,8 @@ fn event_log(metrics: &mut Metrics, status: &Status) {
     metrics.counter("log_records_lost", "Events without a record, for lack of room", log.records_lost);
     metrics.counter("log_written_bytes", "Bytes of the event log", log.bytes_written);
     metrics.counter("log_errors", "Failed attempts to open, write, sync or rotate the event log", log.errors);
+    let taken = "Times that another program renamed, deleted or cut the file of lines";
+    metrics.counter("log_files_taken", taken, log.files_taken);
     metrics.gauge("log_records_waiting", "Records that wait for the disk", log.records_waiting);
     metrics.ratio("log_lag_seconds", "Age of the oldest record that is not written", seconds(log.lag_us));
     metrics.gauge("log_failing", "1 if the last attempt to write failed", u64::from(log.failing));

@@ -26,6 +26,7 @@ use crate::line;
 use crate::line::Names;
 use crate::line::Own;
 use crate::medium::Medium;
+use crate::medium::Taken;
 use crate::store::Expired;
 use crate::store::Moment;
 use crate::store::StoreOptions;
@@ -50,6 +51,8 @@ const REST_FAILING: Duration = Duration::from_millis(20);
 const READING: Duration = Duration::from_millis(10);
 /// Time for the last records when the instance ends.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
+/// Time between two reports of all live state because another program took the file, in µs.
+const REPORT_INTERVAL_US: u64 = 30_000_000;
 /// Time from a record to the line that says until when the log has everything, in µs.
 const COVERED_US: u64 = 1_000_000;
 /// Time between two such lines while nothing happens.
@@ -221,6 +224,8 @@ impl Exporter {
             steps: Arc::clone(&steps),
             offset: begin.offset(),
             hosts: HostNames::default(),
+            is_report_due: false,
+            reported_us: None,
         });
         let stored = store.is_some().then(Arc::<Figures>::default);
         let storing = |writer| Storing::new(writer, stored.clone().unwrap_or_default(), rings.len());
@@ -322,6 +327,10 @@ struct Lines {
     offset: i64,
     /// Names of IPv6 hosts: as many as the workers have numbers for.
     hosts: HostNames,
+    /// Another program took the file, and the new one lacks live state.
+    is_report_due: bool,
+    /// When workers were last asked for it because of this.
+    reported_us: Option<u64>,
 }
 
 /// How far a worker's records are in the log.
@@ -355,6 +364,7 @@ impl Run {
         let mut stopping: Option<std::time::Instant> = None;
         loop {
             let moment = clocks();
+            self.look(moment.now.as_micros(), moment);
             let next = self.next.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(output) = next {
                 self.change(output, moment);
@@ -392,7 +402,47 @@ impl Run {
         self.finish(clocks());
     }
 
+    /// Goes on in a new file if another program took the old one. What becomes of that is not
+    /// known, so the new one gets all current state, as soon as it is there.
+    fn look(&mut self, now_us: u64, moment: Clocks) {
+        if let Some(taken) = self.lines.as_mut().and_then(|lines| lines.writer.look(now_us)) {
+            self.begin_anew(&taken, moment);
+            self.figures.set_taken(taken);
+        }
+        let Some(lines) = &mut self.lines else { return };
+        let now_us = moment.now.as_micros();
+        let is_soon = lines.reported_us.is_some_and(|at_us| now_us < at_us + REPORT_INTERVAL_US);
+        if lines.is_report_due && lines.writer.is_open() && !is_soon {
+            (lines.is_report_due, lines.reported_us) = (false, Some(now_us));
+            self.opened.count_one();
+        }
+    }
+
+    /// The first line of the new file says what another program did to the old one.
+    fn begin_anew(&mut self, taken: &Taken, moment: Clocks) {
+        let (workers, formulas) = (Some(self.rings.len()), self.formulas());
+        let Some(lines) = &mut self.lines else { return };
+        let earlier = match taken {
+            Taken::Renamed(Some(path)) => Some(path.display().to_string()),
+            Taken::Renamed(None) | Taken::Deleted | Taken::Cut => None,
+        };
+        let own = Own {
+            event: "opened",
+            version: &self.version,
+            formulas,
+            file: Some(&lines.destination),
+            earlier: earlier.as_deref(),
+            cause: Some(taken.name()),
+            workers,
+            ..Own::default()
+        };
+        lines.writer.first_line(|out| line::write_own(out, moment.unix_us, &own));
+        lines.is_report_due = true;
+    }
+
     fn finish(&mut self, moment: Clocks) {
+        // The last records may be in a file that is gone.
+        self.look(u64::MAX, moment);
         let is_empty = self.rings.iter().all(|ring| ring.is_empty());
         if let Some(lines) = &mut self.lines {
             // The clock may have been set while the last lines waited for the disk.

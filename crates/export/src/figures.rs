@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
+use crate::medium::Taken;
 use crate::store::Age;
 use crate::store::Expired;
 use crate::store::Health;
@@ -17,6 +18,7 @@ pub struct Figures {
     pub(crate) bytes: AtomicU64,
     pub(crate) errors: AtomicU64,
     pub(crate) rotations: AtomicU64,
+    taken: Mutex<(u64, Option<Taken>)>,
     pub(crate) waiting: AtomicU64,
     pub(crate) lag_us: AtomicU64,
     pub(crate) failing: AtomicU64,
@@ -38,6 +40,8 @@ pub struct FiguresView {
     pub errors: u64,
     /// Rotations of the file.
     pub rotations: u64,
+    /// Times that another program took the file, and what it did the last time.
+    pub taken: (u64, Option<Taken>),
     /// Records waiting in rings or buffers.
     pub waiting: u64,
     /// Age of the oldest waiting record at the last take or write; 0 without one.
@@ -59,6 +63,7 @@ impl Figures {
             bytes: of(&self.bytes),
             errors: of(&self.errors),
             rotations: of(&self.rotations),
+            taken: self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             waiting: of(&self.waiting),
             lag_us: of(&self.lag_us),
             failing: of(&self.failing) != 0,
@@ -70,6 +75,11 @@ impl Figures {
     pub(crate) fn set_health(&self, health: Health) {
         *self.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
         self.bytes.store(health.bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn set_taken(&self, taken: Taken) {
+        let mut known = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = (known.0 + 1, Some(taken));
     }
 
     pub(crate) fn add_expired(&self, expired: Expired) {

@@ -47,6 +47,7 @@ pub use line::write_own;
 pub use medium::Files;
 pub use medium::Medium;
 pub use medium::Stdout;
+pub use medium::Taken;
 pub use medium::rotated;
 pub use pools::PoolRange;
 pub use pools::PoolRanges;

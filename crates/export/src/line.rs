@@ -164,6 +164,8 @@ pub struct Own<'a> {
     pub file: Option<&'a str>,
     /// The log with the records until now.
     pub earlier: Option<&'a str>,
+    /// What another program did to that log.
+    pub cause: Option<&'a str>,
     /// Number of workers that report all current state.
     pub workers: Option<usize>,
     /// The last number of each worker, if the log has all records before this line's time.
@@ -183,6 +185,7 @@ pub fn write_own(out: &mut Vec<u8>, unix_us: u64, own: &Own<'_>) {
     formulas(out, own.formulas);
     name_field(out, b",\"file\":\"", own.file);
     name_field(out, b",\"earlier\":\"", own.earlier);
+    name_field(out, b",\"cause\":\"", own.cause);
     if let Some(workers) = own.workers {
         number_field(out, b",\"workers\":", workers as u64);
     }

@@ -1,5 +1,5 @@
-//! The destination of lines: standard output, or a file that other programs may move away and whose
-//! disk may fill up.
+//! The destination of lines: standard output, or a file that other programs may rename, delete or
+//! cut and whose disk may fill up.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,6 +10,7 @@ use std::io::Read;
 use std::io::Seek;
 use std::io::SeekFrom;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -17,6 +18,28 @@ use std::path::PathBuf;
 
 use crate::FILE_MODE;
 use crate::utc::utc_text;
+
+/// What another program did to a file that is being written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It has another name, which is None if it is out of reach.
+    Renamed(Option<PathBuf>),
+    /// It has no name any more, and its lines are lost with it.
+    Deleted,
+    /// Lines that were in it are gone.
+    Cut,
+}
+
+impl Taken {
+    /// As in lines and in the log of the daemon.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Taken::Renamed(_) => "renamed",
+            Taken::Deleted => "deleted",
+            Taken::Cut => "cut",
+        }
+    }
+}
 
 /// A destination of bytes. Every call may fail and can be repeated.
 pub trait Medium: Send {
@@ -45,8 +68,8 @@ pub trait Medium: Send {
     /// The error of the system; writing continues in the old file.
     fn rotate(&mut self, unix_us: u64) -> io::Result<()>;
 
-    /// True if another program moved the file away, so that it must be opened again.
-    fn is_gone(&self) -> bool;
+    /// What another program did to the file, if it must be opened again. It had `length` bytes.
+    fn taken(&self, length: u64) -> Option<Taken>;
 
     /// Closes it; the next [`Medium::open`] opens it again.
     fn close(&mut self);
@@ -69,8 +92,8 @@ impl<M: Medium + ?Sized> Medium for Box<M> {
         (**self).rotate(unix_us)
     }
 
-    fn is_gone(&self) -> bool {
-        (**self).is_gone()
+    fn taken(&self, length: u64) -> Option<Taken> {
+        (**self).taken(length)
     }
 
     fn close(&mut self) {
@@ -191,14 +214,23 @@ impl Medium for Files {
         self.forget_oldest()
     }
 
-    fn is_gone(&self) -> bool {
-        let Some(file) = &self.file else { return false };
-        let same = |ours: fs::Metadata, theirs: fs::Metadata| ours.ino() == theirs.ino() && ours.dev() == theirs.dev();
-        match (file.metadata(), fs::metadata(&self.path)) {
-            (Ok(ours), Ok(theirs)) => !same(ours, theirs),
-            (Ok(_), Err(error)) => error.kind() == io::ErrorKind::NotFound,
-            (Err(_), _) => false,
+    fn taken(&self, length: u64) -> Option<Taken> {
+        let file = self.file.as_ref()?;
+        let ours = file.metadata().ok()?;
+        let is_ours = |theirs: &fs::Metadata| ours.ino() == theirs.ino() && ours.dev() == theirs.dev();
+        let has_name = match fs::metadata(&self.path) {
+            Ok(theirs) => is_ours(&theirs),
+            Err(error) => !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
+        };
+        if has_name {
+            return (ours.is_file() && ours.len() < length).then_some(Taken::Cut);
         }
+        if ours.nlink() == 0 {
+            return Some(Taken::Deleted);
+        }
+        let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
+        // It may be on a mount that this process does not see.
+        Some(Taken::Renamed(name.filter(|name| fs::metadata(name).is_ok_and(|theirs| is_ours(&theirs)))))
     }
 
     fn close(&mut self) {
@@ -233,8 +265,8 @@ impl Medium for Stdout {
         Ok(())
     }
 
-    fn is_gone(&self) -> bool {
-        false
+    fn taken(&self, _: u64) -> Option<Taken> {
+        None
     }
 
     fn close(&mut self) {}

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::figures::Figures;
 use crate::medium::Medium;
+use crate::medium::Taken;
 
 /// Time from a failure to the next attempt.
 const RETRY_US: u64 = 500_000;
@@ -100,6 +101,31 @@ impl<M: Medium> LogWriter<M> {
         self.lines
     }
 
+    /// True while the file is open.
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Looks once a second whether another program took the file. If so, it is closed, and the next
+    /// attempt to write begins another one, which gets a cut line as a whole.
+    pub fn look(&mut self, now_us: u64) -> Option<Taken> {
+        if !self.is_open || now_us < self.look_at {
+            return None;
+        }
+        self.look_at = now_us.saturating_add(LOOK_US);
+        let taken = self.medium.taken(self.file_bytes)?;
+        if self.is_unsynced && self.options.sync != Sync::Never && taken != Taken::Deleted {
+            // As with a rotation. Nothing waits for it: a failure is counted and not repeated.
+            if let Err(error) = self.medium.sync() {
+                self.figures.failed(&format!("sync: {error}"));
+            }
+        }
+        self.medium.close();
+        (self.is_open, self.is_unsynced, self.retry_at) = (false, false, 0);
+        self.done = self.line_start();
+        Some(taken)
+    }
+
     /// The medium.
     pub fn medium(&self) -> &M {
         &self.medium
@@ -108,6 +134,16 @@ impl<M: Medium> LogWriter<M> {
     /// Adds one line. `write` appends it with its end of line.
     pub fn line(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.buffer);
+        self.lines += 1;
+        self.has_lines = true;
+    }
+
+    /// Adds a line before all that wait, to be the first one of another file. No line may be
+    /// written in part.
+    pub fn first_line(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        let mut line = Vec::new();
+        write(&mut line);
+        self.buffer.splice(self.done..self.done, line);
         self.lines += 1;
         self.has_lines = true;
     }
@@ -140,15 +176,6 @@ impl<M: Medium> LogWriter<M> {
     }
 
     fn try_flush(&mut self, now_us: u64, unix_us: u64) -> Result<(), (&'static str, io::Error)> {
-        if now_us >= self.look_at {
-            self.look_at = now_us + LOOK_US;
-            if self.is_open && self.medium.is_gone() {
-                self.medium.close();
-                self.is_open = false;
-                // The new file gets the cut line as a whole.
-                self.done = self.line_start();
-            }
-        }
         if !self.is_open {
             self.file_bytes = self.medium.open().map_err(|error| ("open", error))?;
             self.has_lines |= self.file_bytes > 0;

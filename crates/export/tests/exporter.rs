@@ -14,18 +14,21 @@ use std::time::Instant as Started;
 
 use export::Clocks;
 use export::Exporter;
+use export::Files;
 use export::FilterNames;
 use export::Medium;
 use export::Names;
 use export::Output;
 use export::Outputs;
 use export::Sync;
+use export::Taken;
 use export::WriterOptions;
 use mem::ring;
 use mem::ring::Producer;
 use nat::Instant;
 use nat::event::Event;
 use nat::event::EventKind;
+use nat::event::LogsOpened;
 use nat::event::Record;
 use serde_json::Value;
 
@@ -81,8 +84,8 @@ impl Medium for Memory {
         Ok(())
     }
 
-    fn is_gone(&self) -> bool {
-        false
+    fn taken(&self, _: u64) -> Option<Taken> {
+        None
     }
 
     fn close(&mut self) {}
@@ -335,4 +338,79 @@ fn each_step_of_the_clock_while_a_disk_is_slow_has_a_line() {
     let lines = memory.lines();
     let steps = lines.iter().filter(|line| line["event"] == "clock_set");
     assert_eq!(steps.map(|line| line["by_us"].as_i64().unwrap() / 1_000).collect::<Vec<_>>(), [-18_000, 18_000]);
+}
+
+#[test]
+fn a_new_file_begins_with_what_became_of_the_old_one() {
+    let folder = std::env::temp_dir().join(format!("natrix-{}-taken-lines", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (path, moved) = (folder.join("events.json"), folder.join("events.json.1"));
+    let (mut producer, ring) = ring::channel(64);
+    let options = WriterOptions { rotate_bytes: 0, rotate_us: 0, sync: Sync::Never };
+    let (destination, opened) = (path.display().to_string(), Arc::new(LogsOpened::default()));
+    let outputs = Outputs {
+        lines: Some(Output { medium: Box::new(Files::new(path.clone(), 0)), options, destination }),
+        store: None,
+        rings: vec![ring],
+        names: Names::default(),
+        version: "0.1.0".to_owned(),
+        opened: Arc::clone(&opened),
+    };
+    // A clock that the test moves.
+    let time_us = Arc::new(AtomicU64::new(2_000_000));
+    let read = Arc::clone(&time_us);
+    let clocks = move || {
+        let now_us = read.load(Ordering::Relaxed);
+        Clocks { now: Instant::from_micros(now_us), unix_us: now_us }
+    };
+    let pass = |seconds: u64| time_us.fetch_add(seconds * 1_000_000, Ordering::Relaxed);
+    let exporter = Exporter::start(outputs, clocks).unwrap();
+    let handle = exporter.handle();
+    let lines = |path: &std::path::Path| -> Vec<Value> {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let wait_for = |what: &str, done: &dyn Fn() -> bool| {
+        let begin = Started::now();
+        while !done() {
+            assert!(begin.elapsed() < PATIENCE, "{what}");
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let has = |path: &std::path::Path, sequence: u64| lines(path).iter().any(|line| line["sequence"] == sequence);
+    push(&mut producer, event(1));
+    wait_for("the first record", &|| has(&path, 1));
+    assert_eq!((handle.figures().taken, opened.count()), ((0, None), 0));
+    std::fs::rename(&path, &moved).unwrap();
+    pass(2);
+    wait_for("a new file", &|| !lines(&path).is_empty());
+    push(&mut producer, event(2));
+    wait_for("the second record", &|| has(&path, 2));
+    let first = lines(&path).remove(0);
+    let renamed = moved.canonicalize().unwrap();
+    assert_eq!([&first["event"], &first["cause"]], ["opened", "renamed"]);
+    assert_eq!(first["file"], path.to_str().unwrap());
+    assert_eq!((&first["earlier"], &first["workers"]), (&Value::from(renamed.to_str().unwrap()), &Value::from(1)));
+    assert_eq!(handle.figures().taken, (1, Some(Taken::Renamed(Some(renamed)))));
+    wait_for("the workers are asked for all state", &|| opened.count() == 1);
+    assert!(has(&moved, 1) && !has(&moved, 2));
+    // Again: so soon, the workers need not report all again.
+    std::fs::remove_file(&path).unwrap();
+    pass(2);
+    wait_for("a third file", &|| !lines(&path).is_empty());
+    let first = lines(&path).remove(0);
+    assert_eq!(
+        [&first["event"], &first["cause"], &first["earlier"]],
+        [&"opened".into(), &"deleted".into(), &Value::Null]
+    );
+    assert_eq!((handle.figures().taken, opened.count()), ((2, Some(Taken::Deleted)), 1));
+    pass(60);
+    wait_for("the workers are asked again", &|| opened.count() == 2);
+    // At the end, too.
+    std::fs::remove_file(&path).unwrap();
+    assert!(exporter.stop());
+    let last: Vec<Value> = lines(&path).into_iter().filter(|line| line["event"] != "covered").collect();
+    assert_eq!(last.iter().map(|line| &line["event"]).collect::<Vec<_>>(), ["opened", "stopped"]);
+    std::fs::remove_dir_all(&folder).unwrap();
 }

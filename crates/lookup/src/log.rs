@@ -538,9 +538,20 @@ impl<'a> Search<'a> {
         if !self.replay.is_running() {
             self.begin_before(time_us);
         }
-        let earlier = line.earlier.unwrap_or_default();
-        if self.written_to.as_ref() != Some(&earlier) {
-            self.others.push(format!("until {} records went to {earlier}; also give that file", utc_text(time_us)));
+        let at = utc_text(time_us);
+        match (line.cause, line.earlier) {
+            // Lines before this one may be of that file, or of one that Natrix had rotated.
+            (Some(cause), Some(earlier)) => {
+                self.others.push(format!("at {at} another program {cause} the log: also give {earlier}"));
+            }
+            (Some(cause), None) => {
+                self.others.push(format!("at {at} another program {cause} the log: earlier lines may be missing"));
+            }
+            (None, earlier) if self.written_to != earlier => {
+                let earlier = earlier.unwrap_or_default();
+                self.others.push(format!("until {at} records went to {earlier}; also give that file"));
+            }
+            (None, _) => {}
         }
         self.written_to = line.file;
     }

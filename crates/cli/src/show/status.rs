@@ -244,6 +244,15 @@ fn print_lines(log: &EventLog, out: &mut dyn Write) -> io::Result<()> {
     cells.extend([log.records_lost, log.files_rotated, log.errors].map(human::count));
     table.row(cells);
     table.flush(out)?;
+    if log.files_taken > 0 {
+        let times = control::counted(log.files_taken, "time");
+        write_plain(
+            out,
+            &format!(
+                "event log: another program renamed, deleted or cut the file ({times}): see the log of the daemon"
+            ),
+        )?;
+    }
     if let Some(error) = &log.last_error {
         let now = if log.failing { "nothing is being written" } else { "the last error" };
         write_plain(out, &format!("event log: {now}: {error}"))?;

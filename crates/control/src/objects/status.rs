@@ -218,6 +218,9 @@ pub struct EventLog {
     pub bytes_written: u64,
     /// Completed rotations of the file.
     pub files_rotated: u64,
+    /// Times that another program renamed, deleted or cut the file.
+    #[serde(default)]
+    pub files_taken: u64,
     /// Failed attempts to open, write, sync or rotate.
     pub errors: u64,
     /// Age of the oldest unwritten record; 0 without one.

@@ -1,10 +1,12 @@
 //! What the log of the process says about the event log: that it cannot be written, that mappings
 //! are refused or records lost for lack of room, and that it is over. Each is said when it begins
-//! and when it ends, however long it takes. And what retention has deleted.
+//! and when it ends, however long it takes. And what retention has deleted, and other programs have
+//! renamed, deleted or cut.
 
 use core::fmt::Display;
 
 use export::FiguresView;
+use export::Taken;
 use export::store::Expired;
 use nat::Duration;
 use nat::Instant;
@@ -18,6 +20,9 @@ use crate::mailbox::Snapshot;
 
 /// What has not happened for so long is over: a disk at its limit fails and works by turns.
 const OVER: Duration = Duration::from_secs(5);
+
+/// Time from one line about a file that another program took to the next.
+const TAKEN_LINES_AFTER: Duration = Duration::from_secs(60);
 
 /// How severe a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +42,8 @@ pub(super) struct Seen {
     back_pressure: BackPressure,
     /// Of the store, and of the file of lines.
     writers: [Option<FiguresView>; 2],
+    /// Path of that file.
+    path: String,
     /// Records that the workers had no room for.
     lost: u64,
     /// Packets that were refused because their mapping would have had no record.
@@ -49,12 +56,13 @@ impl Seen {
     /// The figures of an instance now; None without an event log.
     fn of(instance: &Instance, snapshots: &[Snapshot]) -> Option<Seen> {
         let view = instance.event_log()?;
-        let has_lines = !view.destination().is_empty();
+        let path = view.destination();
         Some(Seen {
             now: instance.clock.now(),
             back_pressure: instance.shared().settings().events.back_pressure,
             expired: view.handle.take_expired(),
-            writers: [view.handle.stored(), has_lines.then(|| view.handle.figures())],
+            writers: [view.handle.stored(), (!path.is_empty()).then(|| view.handle.figures())],
+            path,
             lost: snapshots.iter().map(|snapshot| snapshot.events.lost).sum(),
             refused: snapshots.iter().map(|snapshot| snapshot.counters.of(Verdict::LogFull)).sum(),
         })
@@ -117,6 +125,46 @@ pub(super) struct LogWatch {
     failures: [Count; 2],
     lost: Count,
     refused: Count,
+    taken: TakenWatch,
+}
+
+/// The files of lines that other programs took.
+#[derive(Clone, Copy, Debug, Default)]
+struct TakenWatch {
+    /// Of them, those with a line.
+    count: u64,
+    /// When the last line was.
+    at: Option<Instant>,
+}
+
+impl TakenWatch {
+    fn look(&mut self, now: Instant, path: &str, figures: &FiguresView) -> Option<Line> {
+        let (count, taken) = (figures.taken.0, figures.taken.1.as_ref()?);
+        let is_soon = self.at.is_some_and(|at| now.saturating_since(at) < TAKEN_LINES_AFTER);
+        if count <= self.count || is_soon {
+            return None;
+        }
+        let since = core::mem::replace(self, TakenWatch { count, at: Some(now) });
+        let times = match count - since.count {
+            1 => String::new(),
+            times => format!(", the last of {times} times"),
+        };
+        let (level, what) = match taken {
+            Taken::Renamed(Some(to)) => (Level::Warn, format!("renamed {path} to {}{times}", to.display())),
+            Taken::Renamed(None) => (Level::Warn, format!("moved {path} away{times}")),
+            Taken::Deleted => {
+                (Level::Error, format!("deleted {path}{times}; its records are lost unless there is a copy"))
+            }
+            Taken::Cut => (Level::Error, format!("cut {path}{times}; its records are lost unless there is a copy")),
+        };
+        let then = match taken {
+            Taken::Renamed(_) | Taken::Deleted => "records go to a new file there, which begins with",
+            Taken::Cut => "records go on in it, after",
+        };
+        let remedy =
+            "leave this to Natrix (log.rotate_size, log.keep_files), and exclude it from logrotate and clean-up jobs";
+        Some((level, format!("event log: another program {what}; {then} all existing state; {remedy}")))
+    }
 }
 
 /// The two writers.
@@ -162,6 +210,8 @@ impl LogWatch {
             let change = count.look(seen.now, figures.errors, figures.failing);
             lines.extend(change.map(|change| of_failure(name, change, figures, seen.back_pressure)));
         }
+        let of_lines = seen.writers[1].as_ref();
+        lines.extend(of_lines.and_then(|figures| self.taken.look(seen.now, &seen.path, figures)));
         let change = self.refused.look(seen.now, seen.refused, false);
         lines.extend(change.map(of_refused));
         let change = self.lost.look(seen.now, seen.lost, false);
@@ -182,9 +232,15 @@ fn of_failure(name: &str, change: Change, figures: &FiguresView, back_pressure: 
                 BackPressure::Refuse => "new mappings are refused (log_full) until it is written again",
                 BackPressure::Drop => "they are lost and counted until it is written again",
             };
+            let remedy = match reason.starts_with("open: ") {
+                true => "; create its folder, and let Natrix write there",
+                false => "",
+            };
             (
                 Level::Error,
-                format!("{name}: cannot be written: {reason}; records wait in memory, and once that is full, {then}"),
+                format!(
+                    "{name}: cannot be written: {reason}; records wait in memory, and once that is full, {then}{remedy}"
+                ),
             )
         }
         Change::Ends(seconds, _) => (Level::Info, format!("{name}: written again after {seconds} s")),
@@ -241,7 +297,8 @@ mod tests {
     fn seen(seconds: u64, back_pressure: BackPressure) -> Seen {
         let store = Some(FiguresView::default());
         let now = Instant::from_micros(seconds * 1_000_000);
-        Seen { now, back_pressure, writers: [store, None], lost: 0, refused: 0, expired: None }
+        let path = "/log/events.json".to_owned();
+        Seen { now, back_pressure, writers: [store, None], path, lost: 0, refused: 0, expired: None }
     }
 
     #[test]
@@ -253,6 +310,50 @@ mod tests {
         let line = format!("log store: log.store.retention has deleted 3 segments with records from {from} to {until}");
         assert_eq!(lines, [(Level::Info, line)]);
         assert_eq!(watch.look(&seen(2, BackPressure::Drop)), []);
+    }
+
+    #[test]
+    fn a_file_that_another_program_took_has_a_line_a_minute() {
+        let mut watch = LogWatch::default();
+        let mut look = |seconds, count, taken: &Taken| {
+            let figures = FiguresView { taken: (count, Some(taken.clone())), ..FiguresView::default() };
+            let mut seen = seen(seconds, BackPressure::Refuse);
+            seen.writers[1] = Some(figures);
+            watch.look(&seen)
+        };
+        let renamed = Taken::Renamed(Some("/log/events.json.1".into()));
+        let lines = look(1, 1, &renamed);
+        let line = "event log: another program renamed /log/events.json to /log/events.json.1; records go to a new \
+                    file there, which begins with all existing state; leave this to Natrix (log.rotate_size, \
+                    log.keep_files), and exclude it from logrotate and clean-up jobs";
+        assert_eq!(lines, [(Level::Warn, line.to_owned())]);
+        assert_eq!(look(2, 1, &renamed), [], "it is said once");
+        (3..61).for_each(|second| assert_eq!(look(second, second, &Taken::Deleted), []));
+        let lines = look(61, 60, &Taken::Deleted);
+        assert_eq!((lines.len(), lines[0].0), (1, Level::Error), "{lines:?}");
+        assert!(
+            lines[0].1.contains("deleted /log/events.json, the last of 59 times; its records are lost"),
+            "{lines:?}"
+        );
+        let moved = look(200, 61, &Taken::Renamed(None));
+        assert!(moved[0].0 == Level::Warn && moved[0].1.contains("moved /log/events.json away; "), "{moved:?}");
+        let cut = look(300, 62, &Taken::Cut);
+        assert!(
+            cut[0].0 == Level::Error && cut[0].1.contains("; records go on in it, after all existing state"),
+            "{cut:?}"
+        );
+    }
+
+    #[test]
+    fn a_missing_folder_has_its_remedy() {
+        let mut watch = LogWatch::default();
+        let mut seen = seen(1, BackPressure::Refuse);
+        let last_error = Some("open: No such file or directory (os error 2)".to_owned());
+        seen.writers[1] = Some(FiguresView { errors: 1, failing: true, last_error, ..FiguresView::default() });
+        let lines = watch.look(&seen);
+        assert_eq!((lines.len(), lines[0].0), (1, Level::Error), "{lines:?}");
+        assert!(lines[0].1.starts_with("event log: cannot be written: open: No such file"), "{lines:?}");
+        assert!(lines[0].1.ends_with("; create its folder, and let Natrix write there"), "{lines:?}");
     }
 
     fn failing(mut seen: Seen, errors: u64, is_failing: bool) -> Seen {

@@ -179,6 +179,7 @@ fn event_log(instance: &Instance, view: &EventLogView, snapshots: &[Snapshot]) -
         records_lost: snapshots.iter().map(|snapshot| snapshot.events.lost).sum(),
         bytes_written: figures.bytes,
         files_rotated: figures.rotations,
+        files_taken: figures.taken.0,
         errors: figures.errors,
         lag_us: figures.lag_us,
         failing: figures.failing,

@@ -264,3 +264,39 @@ fn lines_without_the_oldest_files_say_that_they_are_missing() {
     one.stop();
     std::fs::remove_dir_all(&folder).expect("our own");
 }
+
+#[test]
+fn lines_that_another_program_deletes_are_missed_for_a_while() {
+    let folder = std::env::temp_dir().join(format!("natrix-{}-deleted-lines", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary folder");
+    let file = folder.join("events.json");
+    let mut one = start("lines-deleted", &file, "");
+    open(&mut one, 1_000..1_200);
+    let before = look(&mut one);
+    expect_complete(&file, &before);
+    std::fs::remove_file(&file).expect("it is there");
+    let begin = Instant::now();
+    while log_of(&mut one).files_taken == 0 {
+        assert!(begin.elapsed() < PATIENCE, "the deletion is seen");
+        thread::sleep(Duration::from_millis(20));
+    }
+    open(&mut one, 2_000..2_200);
+    // All that is held now, also what began before.
+    loop {
+        let after = look(&mut one);
+        assert!(after.holders.len() >= before.holders.len() + 200, "mappings stay");
+        thread::sleep(Duration::from_millis(1_500));
+        let answers = compare(&file, &after);
+        if answers.incomplete + answers.missing == 0 {
+            break;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{answers:?}");
+    }
+    assert_eq!(log_of(&mut one).files_taken, 1);
+    let answers = compare(&file, &before);
+    assert_eq!(answers.right, 0, "others may have held them, too: {answers:?}");
+    let example = answers.example.expect("an answer");
+    assert!(example.contains("another program deleted the log: earlier lines may be missing"), "{example}");
+    one.stop();
+    std::fs::remove_dir_all(&folder).expect("our own");
+}

@@ -19,7 +19,7 @@ struct Faulty {
     fails_open: bool,
     fails_sync: bool,
     fails_rotate: bool,
-    gone: bool,
+    taken: Option<Taken>,
     syncs: usize,
     opened: usize,
 }
@@ -30,7 +30,7 @@ impl Medium for Faulty {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
         self.opened += 1;
-        self.gone = false;
+        self.taken = None;
         self.files.push(Vec::new());
         Ok(0)
     }
@@ -62,8 +62,8 @@ impl Medium for Faulty {
         Ok(())
     }
 
-    fn is_gone(&self) -> bool {
-        self.gone
+    fn taken(&self, _: u64) -> Option<Taken> {
+        self.taken.clone()
     }
 
     fn close(&mut self) {}
@@ -214,11 +214,30 @@ fn a_removed_file_is_reopened_and_its_cut_line_written_again() {
     }
     assert!(!writer.flush(0, 0));
     writer.medium.space = None;
-    writer.medium.gone = true;
+    writer.medium.taken = Some(Taken::Deleted);
+    assert_eq!(writer.look(2 * SECOND), Some(Taken::Deleted));
+    writer.first_line(|out| out.extend_from_slice(b"opened\n"));
     assert!(writer.flush(2 * SECOND, 0));
     assert_eq!(writer.medium.opened, 2);
     assert_eq!(writer.medium.files[0], b"line    0\nline    1\nline ");
-    assert_eq!(writer.medium.files[1], b"line    2\nline    3\n");
+    assert_eq!(writer.medium.files[1], b"opened\nline    2\nline    3\n");
+}
+
+#[test]
+fn a_file_is_looked_for_once_a_second() {
+    let (mut writer, _) = writer(Faulty::default(), FOREVER);
+    writer.medium.taken = Some(Taken::Cut);
+    assert_eq!(writer.look(0), None, "nothing is open yet");
+    assert!(writer.flush(0, 0));
+    assert_eq!(writer.look(SECOND), None);
+    writer.medium.taken = Some(Taken::Cut);
+    assert_eq!(writer.look(2 * SECOND - 1), None);
+    assert_eq!(writer.look(2 * SECOND), Some(Taken::Cut));
+    assert!(!writer.is_open() && writer.look(9 * SECOND).is_none(), "it is said once");
+    writer.medium.fails_open = true;
+    assert!(!writer.flush(9 * SECOND, 0) && !writer.is_open());
+    writer.medium.fails_open = false;
+    assert!(writer.flush(10 * SECOND, 0) && writer.is_open());
 }
 
 #[test]
@@ -302,10 +321,49 @@ fn a_moved_file_is_made_anew_and_a_cut_line_is_closed() {
     line(&mut writer, 0);
     assert!(writer.flush(0, 0));
     assert_eq!(fs::read_to_string(&path).unwrap(), "{\"cut\nline    0\n");
-    fs::rename(&path, folder.0.join("taken.json")).unwrap();
+    let moved = folder.0.join("taken.json");
+    fs::rename(&path, &moved).unwrap();
     line(&mut writer, 1);
+    assert_eq!(writer.look(2 * SECOND), Some(Taken::Renamed(Some(moved.canonicalize().unwrap()))));
     assert!(writer.flush(2 * SECOND, 0));
     assert_eq!(fs::read_to_string(&path).unwrap(), "line    1\n");
+}
+
+#[test]
+fn what_another_program_did_to_a_file_is_known() {
+    let folder = Folder::new("taken");
+    let path = folder.0.join("events.json");
+    let mut writer = LogWriter::new(Files::new(path.clone(), 0), FOREVER, Arc::default());
+    let mut at = 0;
+    let mut look = |writer: &mut LogWriter<Files>, text: &str| {
+        at += SECOND;
+        let found = writer.look(at);
+        line(writer, 7);
+        assert!(writer.flush(at, 0));
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        found
+    };
+    assert_eq!(look(&mut writer, "line    7\n"), None);
+    assert_eq!(look(&mut writer, "line    7\nline    7\n"), None);
+    fs::remove_file(&path).unwrap();
+    assert_eq!(look(&mut writer, "line    7\n"), Some(Taken::Deleted));
+    // Deleted, and another file has its name.
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "another\n").unwrap();
+    assert_eq!(look(&mut writer, "another\nline    7\n"), Some(Taken::Deleted));
+    // As logrotate does with copytruncate. The next line goes to the end of what is left.
+    fs::write(&path, "").unwrap();
+    assert_eq!(look(&mut writer, "line    7\n"), Some(Taken::Cut));
+    assert_eq!(look(&mut writer, "line    7\nline    7\n"), None);
+    // With its folder, which comes back.
+    fs::remove_dir_all(&folder.0).unwrap();
+    assert_eq!(writer.look(u64::MAX), Some(Taken::Deleted));
+    line(&mut writer, 8);
+    assert!(!writer.flush(at, 0) && !writer.flush(at + RETRY_US, 0));
+    assert!(writer.figures.view().last_error.unwrap().starts_with("open: "));
+    fs::create_dir(&folder.0).unwrap();
+    assert!(writer.flush(at + 2 * RETRY_US, 0));
+    assert_eq!(fs::read_to_string(&path).unwrap(), "line    8\n");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use export::Output;
 use export::Outputs;
 use export::Subscriber;
 use export::Sync;
+use export::Taken;
 use export::WriterOptions;
 use export::store::Generator;
 use export::store::Moment;
@@ -123,8 +124,8 @@ impl Medium for Slow {
         Ok(())
     }
 
-    fn is_gone(&self) -> bool {
-        false
+    fn taken(&self, _: u64) -> Option<Taken> {
+        None
     }
 
     fn close(&mut self) {}

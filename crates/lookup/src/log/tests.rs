@@ -582,3 +582,40 @@ fn a_lost_name_in_lines_is_no_holder_that_is_certain() {
     assert_eq!((found.holders[0].subscriber, found.holders[0].is_certain), (Subscriber::Unknown, false));
     assert!(found.notes.iter().any(|note| note.contains("names an IPv6 host")), "{:?}", found.notes);
 }
+
+#[test]
+fn a_log_that_another_program_took_says_what_is_missing() {
+    let taken = |cause: &'static str, earlier: Option<&'static str>| {
+        let mut log = Log(Vec::new(), [20, 3], HostNames::default());
+        let (file, workers) = (Some("/log/events.json"), Some(2));
+        log.own(
+            100,
+            &Own { event: "opened", version: "0.1.0", file, earlier, cause: Some(cause), workers, ..Own::default() },
+        );
+        log.lives(101, 11, 5_000, 4_445, 280).snapshot_complete(102, 1).covered(110);
+        log
+    };
+    let at = utc_text(T0 + 100 * SECOND);
+    for (cause, earlier, note) in [
+        ("renamed", Some("/log/events.json.1"), "renamed the log: also give /log/events.json.1"),
+        ("renamed", None, "renamed the log: earlier lines may be missing"),
+        ("deleted", None, "deleted the log: earlier lines may be missing"),
+        ("cut", None, "cut the log: earlier lines may be missing"),
+    ] {
+        let log = taken(cause, earlier);
+        let found = log.ask(50, P, Some(4_446)).found;
+        let note = format!("at {at} another program {note}");
+        assert!(!found.is_complete && found.notes.contains(&note), "{cause}: {found:?}");
+        assert_eq!(log.answer(105, 4_445), (vec![(11, true)], true), "{cause}: all that was held is reported");
+        assert_eq!(log.answer(105, 4_446), (vec![], true), "{cause}");
+    }
+    // With the file that was renamed before it, nothing is missing.
+    let mut log = Log::default();
+    log.started_in(0, Some("/log/events.json")).mapping(10, EventKind::MappingCreated, 10, 5_000, 4_444, 0).covered(90);
+    let (file, earlier) = (Some("/log/events.json"), Some("/log/events.json.1"));
+    log.own(100, &Own { event: "opened", file, earlier, cause: Some("renamed"), workers: Some(2), ..Own::default() });
+    log.lives(101, 10, 5_000, 4_444, 91).snapshot_complete(102, 1).covered(110);
+    for at_s in [50, 105] {
+        assert_eq!(log.answer(at_s, 4_444), (vec![(10, true)], true), "at {at_s}");
+    }
+}
