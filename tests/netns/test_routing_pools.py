@@ -88,11 +88,15 @@ def a_removed_pool_is_announced_while_its_flows_drain(n):
             client.sendto(b"?", server.getsockname())
             external = receive(server, "a datagram")[1]
             expect(wait_until(lambda: LATE_PREFIX in announced(n), 10, 0.1), f"announced: {announced(n)}")
+            shown = lambda: n.dut.show("pools", "--addresses", "--external", external[0])[0]  # noqa: E731
+            of = lambda one: (one["state"], one["announced"], one["ends_in_us"] is not None)  # noqa: E731
+            expect_equal(of(shown()), ("active", True, False), "the address of the flow")
             n.dut.configuration.write_text(before + DRAIN)
             expect_equal(reload()[0], 0, "reload without the pool")
             time.sleep(2)
             # Routes are announced by the address: only that of the flow is left of the pool.
             expect(f"{external[0]}" in announced(n), f"announced while the flow drains: {announced(n)}")
+            expect_equal(of(shown()), ("removed", True, True), "the address while the flow drains")
             server.sendto(b"!", external)
             expect_equal(receive(client, "an answer to the flow")[0], b"!", "an answer to the flow")
             gone = lambda: external[0] not in announced(n)  # noqa: E731

@@ -124,6 +124,7 @@ pub use text::duration_text;
 pub use text::escaped;
 pub use text::scaled_text;
 pub use text::with_unit;
+pub use values::AddressState;
 pub use values::AnyPrefix;
 pub use values::Filtering;
 pub use values::FindAddress;

@@ -127,6 +127,25 @@ words!(
 );
 
 words!(
+    /// Whether an external address takes new mappings.
+    AddressState, "active, draining or removed", {
+        /// It does.
+        Active = "active",
+        /// It does not, by `pool.drain` or `pool.draining`.
+        Draining = "draining",
+        /// The configuration does not have it any more, but something still uses it.
+        Removed = "removed",
+    }
+);
+
+impl AddressState {
+    /// That of an instance that does not say.
+    pub(crate) fn unsaid() -> AddressState {
+        AddressState::Active
+    }
+}
+
+words!(
     /// Which remote endpoints may send to a mapping (RFC 4787 §5).
     Filtering, "endpoint_independent, address_dependent or address_and_port_dependent", {
         /// All remotes.

@@ -146,9 +146,12 @@ impl Row for PoolAddress {
         ("ICMP IDS", Right),
         ("HELD", Right),
         ("USED", Right),
+        ("STATE", Left),
     ];
 
     fn cells(&self) -> Vec<String> {
+        let ends = self.ends_in_us.map(|left| format!(", ends in {}", human::duration(left))).unwrap_or_default();
+        let withheld = if self.announced == Some(false) { ", not announced" } else { "" };
         let in_use = |used: u64, held: u64| human::count(used.saturating_sub(held));
         let (used, held) = (&self.ports_used, &self.ports_held);
         vec![
@@ -160,6 +163,7 @@ impl Row for PoolAddress {
             in_use(used.icmp, held.icmp),
             human::count(held.total()),
             human::percent(self.utilisation_ratio),
+            format!("{}{ends}{withheld}", self.state),
         ]
     }
 }

@@ -5,6 +5,7 @@ use core::net::Ipv4Addr;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::values::AddressState;
 use crate::values::Filtering;
 use crate::values::Pooling;
 use crate::values::Prefix;
@@ -147,6 +148,15 @@ pub struct PoolAddress {
     /// The address.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub address: Ipv4Addr,
+    /// Whether it takes new mappings.
+    #[serde(default = "AddressState::unsaid")]
+    pub state: AddressState,
+    /// Time until its mappings end; null while it is active, or if they end by themselves.
+    #[serde(default)]
+    pub ends_in_us: Option<u64>,
+    /// Whether its prefix is announced to the kernel's routing now; null if no pool ever is.
+    #[serde(default)]
+    pub announced: Option<bool>,
     /// Subscribers paired with it; for arbitrary pooling null.
     pub subscribers: Option<u64>,
     /// External ports leased in blocks, used or not.

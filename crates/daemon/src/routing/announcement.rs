@@ -41,6 +41,15 @@ pub(crate) struct Pools {
     pub(crate) announced: BTreeSet<Served>,
 }
 
+impl Pools {
+    /// Whether a route of the kernel leads to this address of a pool.
+    pub(crate) fn announces(&self, address: Ipv4Addr) -> bool {
+        // Its prefixes do not overlap.
+        let before = self.announced.range(..=Served::Pool(Prefix::host(address))).next_back();
+        matches!(before, Some(Served::Pool(prefix)) if prefix.contains(address))
+    }
+}
+
 /// Destinations that Natrix serves, so that routers must send them here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Served {
@@ -213,6 +222,16 @@ pub(super) fn unreachable(health: &Health, settings: &Settings, served: &BTreeSe
 mod tests {
     use super::*;
     use crate::routing::rib::KernelRoute;
+
+    #[test]
+    fn an_address_is_announced_with_its_prefix() {
+        let prefix = |text: &str, length| Served::Pool(Prefix::new(text.parse().unwrap(), length).unwrap());
+        let announced = [prefix("203.0.113.4", 30), prefix("203.0.113.10", 32)].into();
+        let pools = Pools { announced, ..Pools::default() };
+        let is_announced = |last: &u8| pools.announces(Ipv4Addr::new(203, 0, 113, *last));
+        assert_eq!((0..=20).filter(is_announced).collect::<Vec<_>>(), [4, 5, 6, 7, 10]);
+        assert!(!Pools::default().announces(Ipv4Addr::new(203, 0, 113, 4)));
+    }
 
     #[test]
     fn pool_addresses_become_the_fewest_prefixes() {

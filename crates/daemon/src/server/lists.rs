@@ -4,6 +4,7 @@
 
 use core::ops::Range;
 
+use control::AddressState;
 use control::Alg;
 use control::AlgRefused;
 use control::Candidate;
@@ -246,7 +247,12 @@ pub(super) fn page_of<T>(list: &List, all: impl Iterator<Item = T>) -> Result<Pa
 pub(crate) fn pool_addresses(instance: &Instance, list: &List) -> Result<Page<PoolAddress>, Fault> {
     let shared = instance.shared();
     let _known = engine_filter(instance, list)?;
-    let addresses = shared.addresses().map(|(index, _)| pool_address(&shared, index));
+    let now = instance.clock.now();
+    let announcing = instance.routing().filter(|routing| routing.announces()).map(|routing| routing.pools());
+    let addresses = shared.addresses().map(|(index, slot)| PoolAddress {
+        announced: announcing.as_ref().map(|pools| pools.announces(slot.address)),
+        ..pool_address(&shared, index, now)
+    });
     page_of(
         list,
         addresses.filter(|object| {
@@ -257,8 +263,9 @@ pub(crate) fn pool_addresses(instance: &Instance, list: &List) -> Result<Page<Po
     )
 }
 
-fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
+fn pool_address(shared: &Shared, index: AddressIndex, now: nat::Instant) -> PoolAddress {
     let pool = shared.pool_of(index);
+    let closed = shared.closed(index);
     let numbers = |of: &dyn Fn(Protocol) -> u32| Protocol::ALL.map(|protocol| u64::from(of(protocol)));
     let used = numbers(&|protocol| shared.ports_used(index, protocol));
     let total = numbers(&|protocol| shared.ports_there(index, protocol));
@@ -268,6 +275,13 @@ fn pool_address(shared: &Shared, index: AddressIndex) -> PoolAddress {
     PoolAddress {
         pool: pool_name(shared, pool),
         address: shared.address(index),
+        state: match closed {
+            None => AddressState::Active,
+            Some(closed) if closed.removed => AddressState::Removed,
+            Some(_) => AddressState::Draining,
+        },
+        ends_in_us: closed.and_then(|closed| closed.ends).map(|ends| ends.saturating_since(now).as_micros()),
+        announced: None,
         subscribers: paired.then(|| u64::from(shared.paired_subscribers(index))),
         ports_leased,
         ports_unleasable,

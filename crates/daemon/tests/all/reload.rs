@@ -504,6 +504,47 @@ fn blocks_with_shared_ports_are_shown_and_found() {
 }
 
 #[test]
+fn an_address_shows_whether_it_drains_and_how_long() {
+    let mut one = Instance::start("address-states", "");
+    one.traffic(5_000..5_001);
+    let shown = |one: &mut Instance| -> Vec<control::PoolAddress> {
+        let listed = ask(&mut one.client, &Request::PoolAddresses(control::List::default())).into_iter();
+        listed.filter_map(|reply| if let Reply::PoolAddress(address) = reply { Some(address) } else { None }).collect()
+    };
+    let active = |one: &control::PoolAddress| one.state == control::AddressState::Active && one.ends_in_us.is_none();
+    let before = shown(&mut one);
+    assert!(before.len() == 16 && before.iter().all(active), "{before:?}");
+    assert!(before.iter().all(|address| address.announced.is_none()), "nothing is announced: {before:?}");
+    let used = before.iter().find(|address| address.ports_used.udp > 0).expect("one mapping").address;
+    let limit = "[reload]\ndrain_time = \"1 h\"\n";
+    let text = one.text.replace("\"203.0.113.0/28\"]", &format!("\"203.0.113.0/28\"]\ndrain = [\"{used}\"]"));
+    let asked = one.write("draining.toml", &format!("{text}\n{limit}"));
+    assert_eq!(error(&one.reload(asked)), "");
+    let during = shown(&mut one);
+    let (own, others): (Vec<_>, Vec<_>) = during.iter().partition(|address| address.address == used);
+    assert_eq!((own.len(), own[0].state), (1, control::AddressState::Draining), "{own:?}");
+    assert!(own[0].ends_in_us.is_some_and(|left| (1..=3_600_000_000).contains(&left)), "{own:?}");
+    assert!(others.len() == 15 && others.into_iter().all(active), "{during:?}");
+    // Only the address of the mapping is left of these.
+    let text = one.text.replace("203.0.113.0/28", "203.0.113.32/29");
+    let asked = one.write("removed.toml", &text);
+    assert_eq!(error(&one.reload(asked)), "");
+    let begin = Instant::now();
+    let after = loop {
+        let after = shown(&mut one);
+        if after.len() == 9 {
+            break after;
+        }
+        assert!(begin.elapsed() < PATIENCE, "unused addresses are given up: {after:?}");
+        thread::sleep(Duration::from_millis(50));
+    };
+    let removed: Vec<_> = after.iter().filter(|address| !active(address)).collect();
+    assert_eq!((removed.len(), removed[0].address), (1, used), "{removed:?}");
+    assert_eq!((removed[0].state, removed[0].ends_in_us), (control::AddressState::Removed, None));
+    one.stop();
+}
+
+#[test]
 fn find_and_why_name_the_subscriber_that_waits_for_a_port() {
     let mut one = Instance::start("waits", "");
     one.traffic(5_000..5_001);
