@@ -9,6 +9,7 @@ mod find;
 mod lists;
 mod log_watch;
 mod numbers;
+mod pool_watch;
 mod port;
 mod recorded;
 mod remedies;

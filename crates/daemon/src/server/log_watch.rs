@@ -281,7 +281,7 @@ fn of_lost(change: Change, back_pressure: BackPressure) -> Line {
     }
 }
 
-fn write(log: Log, (level, line): &Line) {
+pub(super) fn write(log: Log, (level, line): &Line) {
     let line: &dyn Display = line;
     match level {
         Level::Info => log.info(line),

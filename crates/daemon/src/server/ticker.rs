@@ -1,5 +1,5 @@
-//! Once a second: computes rates from two snapshots, and logs what the workers and the event log
-//! noticed. Every few seconds it gives up removed addresses that are no longer in use.
+//! Once a second: computes rates from two snapshots, and logs what the workers, the pools and the
+//! event log noticed. Every few seconds it gives up removed addresses that are no longer in use.
 
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
@@ -21,8 +21,10 @@ use nat::Verdict;
 use nat::types::InterfaceId;
 use nat::verdict::VerdictKind;
 
+use super::log_watch;
 use super::log_watch::LogWatch;
 use super::numbers::packets_of;
+use super::pool_watch::PoolWatch;
 use crate::below::LinkBelow;
 use crate::below::Seen;
 use crate::change::give_up_addresses;
@@ -95,6 +97,7 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool, last: &OnceLock<Vec<Sna
     let mut before: Vec<Snapshot> = Vec::new();
     let mut silent: Option<String> = None;
     let mut log_watch = LogWatch::default();
+    let mut pool_watch = PoolWatch::default();
     let mut links = LinkWatch::default();
     let mut below = LookBelow::default();
     let mut routers = RouterWatch::default();
@@ -112,6 +115,7 @@ fn run(instance: &Instance, log: Log, stop: &AtomicBool, last: &OnceLock<Vec<Sna
                     report(instance, log, &reported, &snapshot.conflicts);
                 }
                 report_routers(instance, log, &snapshots, &mut routers);
+                pool_watch.look_at(instance, &snapshots).iter().for_each(|line| log_watch::write(log, line));
                 if let Some(snapshot) = snapshots.first().filter(|_| instance.state() == RunState::Running) {
                     below.look(instance);
                     links.report(instance, log, &instance.ports_up(&snapshot.ports_up), snapshot.now);
