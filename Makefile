@@ -62,6 +62,7 @@ soak: build ## FUZZ_RUNS inputs of each fuzz target, random tests with SOAK_SEED
 	tests/netns/soak.py --natrix target/release/natrix --minutes $(SOAK_MINUTES)
 	NATRIX_SCRAPES=5760 tests/netns/run.py --natrix target/release/natrix --only a_day_of_scrapes
 	NATRIX_EXAMPLES=40 tests/netns/run.py --natrix target/release/natrix --only generated_requests
+	NATRIX_SIGNALS=all tests/netns/run.py --natrix target/release/natrix --only ends_on_each_signal
 	NATRIX_KILLS=200 tests/netns/run.py --natrix target/release/natrix --only after_kill_9
 	NATRIX_OUTAGE_SECONDS=600 tests/netns/run.py --natrix target/release/natrix --only after_an_outage
 	NATRIX_NAT64_MIB=1024 tests/netns/run.py --natrix target/release/natrix --only fetches_by_nat64

@@ -83,6 +83,8 @@ QUIET = (
 # runs by itself, after the others, with the priority of its testers: otherwise a test waits for the
 # CPU while a tester that it wants to end spins on it.
 ALONE = ("lab", "lab_end")
+# What finds out when timers end has to be woken in time.
+FIRST = (*ALONE, "probe")
 NICE = -19
 
 
@@ -198,7 +200,7 @@ class Running:
 
     def child(self, options):
         process.die_with_parent()
-        if self.name in ALONE:
+        if self.name in FIRST:
             os.setpriority(os.PRIO_PROCESS, 0, NICE)
         run_setup(options, self.name, self.functions, self.results)
 

@@ -434,6 +434,8 @@ SETUPS = {
     # remove what earlier runs left.
     "lab": {},
     "security": {"more": LOG_STORE.replace("/log", "/attacked") + api()},
+    # In networks of its own, too. It waits most of the time.
+    "probe": {},
     # Instances and networks of their own beside the routes of the kernel, one after the other.
     "routing_own": {},
     "page": {"more": OVERLAPPING + SCARCE_POOL + BLOCKS + LOG_STORE.replace("/log", "/paged") + api()},

@@ -116,7 +116,7 @@ def was_in_time(results):
     return all(timer["late_seconds"] < LATE_SECONDS and timer["contradictions"] == 0 for timer in timers)
 
 
-@test("lab")
+@test("probe")
 def the_probe_finds_natrix_and_netfilter_as_they_are(n):
     for _ in range(ATTEMPTS):
         results = probe_both(n.dut.binary)
@@ -148,7 +148,7 @@ def probe(n, *words):
 OF_FAMILIES = "mapping,filtering,ports,hairpinning,fragments,ttl,icmp"
 
 
-@test("lab")
+@test("probe")
 def the_probe_finds_the_same_behaviour_for_ipv6_hosts(n):
     for family in ("nat64", "dslite"):
         # What a busy machine leaves undecided is asked again.
@@ -286,7 +286,7 @@ def probed_over_memif(n, pool, *words):
     return json.loads(out)
 
 
-@test("lab")
+@test("probe")
 def the_probe_finds_port_ranges_and_pooling_of_each_pool(n):
     for name, (pool, (ranges, pooling)) in POOLS.items():
         result = probed_over_memif(n, pool, "--only", "ports")
@@ -308,7 +308,7 @@ def expect_mapping_once_another_has_the_port(result):
         expect_equal(seen, (f"{value}, once another host has the port", "not_met"), f"mapping of {protocol}, seen {found['evidence']}")
 
 
-@test("lab")
+@test("probe")
 def the_probe_sees_through_ports_kept_until_they_collide(n):
     status, result, output = probe(n, "--dut", "netfilter", "--masquerade", "--only", "mapping", "--tester-cpu", "1", "--seed", "5")
     expect_equal(status, 0, f"status ({output[-300:]})")
@@ -341,7 +341,7 @@ def the_probe_sees_through_ports_kept_until_they_collide(n):
         )
 
 
-@test("lab")
+@test("probe")
 def the_probe_shows_its_findings_if_the_file_cannot_be_written(n):
     status, result, output = probe(n, "--dut", "natrix", "--only", "ttl", "--output", "/dev/full")
     expect_equal((status, result["dut"]), (1, "natrix"), "status, result")
@@ -349,7 +349,7 @@ def the_probe_shows_its_findings_if_the_file_cannot_be_written(n):
     expect_equal([core["cpu"] for core in result["cores"]], result["cpus"], "cores and CPUs")
 
 
-@test("lab")
+@test("probe")
 def an_interrupted_probe_keeps_what_it_found(n):
     words = ["lab", "probe", "--dut", "netfilter", "--only", "mapping,timers", "--timer-max", "60", "--patience", "600", "--json"]
     child = subprocess.Popen([str(n.dut.binary), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
