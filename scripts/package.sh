@@ -3,7 +3,7 @@
 #
 #   scripts/package.sh                   build it and run lintian over it
 #   scripts/package.sh --test            then also install, upgrade and purge it in a fresh Debian
-#   scripts/package.sh --test --built    the same with target/debug/natrix as it is, quickly
+#   scripts/package.sh --test --built D  the same with D/debug/natrix as it is, quickly
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PATH="/usr/local/lib/natrix-tools/bin:$PATH:/usr/sbin:/sbin"
@@ -12,15 +12,20 @@ readonly out=target/package
 profile=release built=target/release tested=""
 # To compress for size takes a minute of one CPU.
 quickly=()
-for option in "$@"; do
-    case "$option" in
-    --test) tested=yes ;;
-    --built) profile=dev built=target/debug quickly=(--fast) ;;
+while [ $# -gt 0 ]; do
+    case "$1:${2-}" in
+    --test:*) tested=yes ;;
+    --built:?*)
+        profile=dev built=$2/debug quickly=(--fast)
+        export CARGO_TARGET_DIR=$2
+        shift
+        ;;
     *)
-        echo "error: package: unknown option $option; see the head of scripts/package.sh" >&2
+        echo "error: package: unknown option $1; see the head of scripts/package.sh" >&2
         exit 1
         ;;
     esac
+    shift
 done
 
 missing=""

@@ -23,19 +23,21 @@ failed=0
 failed_steps=()
 log=$(mktemp)
 network_log=$(mktemp)
+package_log=$(mktemp)
 beside=$(mktemp -d)
 network=
-network_status=1
+package=
 end() {
     local running
     [ -z "$network" ] || kill "$network" 2>/dev/null
+    [ -z "$package" ] || kill "$package" 2>/dev/null
     for running in "$beside"/*.pid; do
         [ -e "$running" ] || continue
         echo "was running: $(basename "$running" .pid)"
         tail -n 20 "${running%.pid}.log"
         kill -- "-$(<"$running")"
     done
-    rm -rf "$log" "$network_log" "$beside"
+    rm -rf "$log" "$network_log" "$package_log" "$beside"
 }
 trap end EXIT
 
@@ -83,10 +85,10 @@ tests_beside() {
     return "$status"
 }
 
-# The results of the tests in network namespaces, once they have ended.
-network_results() {
-    cat "$network_log"
-    return "$network_status"
+# The results of what ran beside the other steps.
+results() {
+    cat "$1"
+    return "$2"
 }
 
 step "format" cargo fmt --all --check
@@ -97,9 +99,11 @@ step "scripts" shellcheck scripts/*.sh fuzz/run.sh .ci/run
 # With the same options as below, so that nothing is built twice.
 step "building Natrix" cargo test --workspace --locked --features "$with_dpdk" --no-run --test binary
 # A copy: the steps meanwhile put other builds in its place. Its name is what a process list shows.
-mkdir -p target/network && cp target/debug/natrix target/network/natrix
-tests/netns/run.py --natrix target/network/natrix >"$network_log" 2>&1 &
+mkdir -p target/beside/debug && cp target/debug/natrix target/beside/debug/natrix
+tests/netns/run.py --natrix target/beside/debug/natrix >"$network_log" 2>&1 &
 network=$!
+scripts/package.sh --test --built target/beside >"$package_log" 2>&1 &
+package=$!
 renice -n 10 $$ >/dev/null
 step "building the tests" cargo test --workspace --locked --features "$with_dpdk" --all-targets --no-run
 step "lints" without_warnings cargo test --workspace --locked --features "$with_dpdk" --all-targets --no-run
@@ -117,11 +121,14 @@ step "tests" tests_beside env GLIBC_TUNABLES="$keeping" cargo test --workspace -
 # they were built with above.
 step "unsafe code" env -u RUSTC_WORKSPACE_WRAPPER cargo test --locked --package mem --package packet-io --package natrix \
     --features packet-io/dpdk --lib --test on_demand --test 'dpdk_*'
-step "package" scripts/package.sh --test --built
+wait "$package"
+package_status=$?
+package=
+step "package" results "$package_log" "$package_status"
 wait "$network"
 network_status=$?
 network=
-step "network namespaces" network_results
+step "network namespaces" results "$network_log" "$network_status"
 
 for name in "${failed_steps[@]}"; do
     echo "failed: $name"
