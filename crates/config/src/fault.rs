@@ -24,11 +24,20 @@ pub struct Fault {
     pub remedy: String,
 }
 
+impl Fault {
+    /// `FILE:LINE: OBJECT: PROBLEM (SEEN); REMEDY`, on one line.
+    pub fn sentence(&self) -> String {
+        self.to_string().split_off(ERROR.len())
+    }
+}
+
+const ERROR: &str = "error: ";
+
 impl fmt::Display for Fault {
     /// `error: FILE:LINE: OBJECT: PROBLEM (SEEN); REMEDY`: the form of all errors of the command
     /// line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", OneLine(&self.file))?;
+        write!(f, "{ERROR}{}", OneLine(&self.file))?;
         if let Some(line) = self.line {
             write!(f, ":{line}")?;
         }

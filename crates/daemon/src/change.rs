@@ -7,6 +7,8 @@
 //! this order). If a worker does not answer, the change is undone: the others switch back at once,
 //! and that worker does when it goes on.
 
+mod warnings;
+
 use core::net::Ipv4Addr;
 use std::io;
 use std::io::Read as _;
@@ -306,7 +308,7 @@ pub(crate) fn plan(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply>,
         rules: rules(&census.outlook),
         unnamed: if details == 0 { Unnamed::default() } else { unnamed(&census, &sum, addresses, details) },
         total,
-        warnings: event_log::shortened(&live.config, &config, instance.event_log()).into_iter().collect(),
+        warnings: warnings::of_change(&live.config, &config, instance.event_log()),
         took_us: micros(began),
     };
     let subscribers = census.affected.iter().map(|affected| subscriber_detail((&shared, &candidate), affected, now));
@@ -648,7 +650,7 @@ pub(crate) fn reload(instance: &Instance, asked: &NewConfig) -> Result<Vec<Reply
             Fault::new(format!("configuration {path}"), error.to_string(), remedy)
         })?;
     }
-    let warnings: Vec<String> = event_log::shortened(&live.config, &config, instance.event_log()).into_iter().collect();
+    let warnings = warnings::of_change(&live.config, &config, instance.event_log());
     let reshapes = after.reshapes(&before);
     notify(live.log, Report::Reloading);
     let committed = commit(instance, &before, &after, &reshapes, live.log);

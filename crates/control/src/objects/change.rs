@@ -307,7 +307,8 @@ pub struct Plan {
     /// Objects beyond those that details name; empty if no details were requested.
     #[serde(default)]
     pub unnamed: Unnamed,
-    /// What else it would do that a rollback does not undo, in sentences.
+    /// What else it would do that a rollback does not undo, and new warnings of `natrix check`, in
+    /// sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// How long counting took.
@@ -336,7 +337,8 @@ pub struct Reloaded {
     /// next restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_saved: Option<String>,
-    /// What else it does that a rollback does not undo, in sentences.
+    /// What else it does that a rollback does not undo, and new warnings of `natrix check`, in
+    /// sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
