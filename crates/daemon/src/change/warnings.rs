@@ -1,6 +1,7 @@
 //! What a change of the configuration warns of, before it is made and after.
 
 use config::Config;
+use config::Fault;
 use config::Warning;
 
 use crate::event_log;
@@ -12,8 +13,7 @@ const REPEATED_MAX: usize = 20;
 /// What a shorter retention deletes, and what `natrix check` warns of in `after` but not in
 /// `before`, the running configuration.
 pub(super) fn of_change(before: &Config, after: &Config, running: Option<&EventLogView>) -> Vec<String> {
-    let is_new = |warning: &&Warning| !before.warnings.iter().any(|known| is_same(known, warning));
-    let mut new = after.warnings.iter().filter(is_new);
+    let mut new = new_ones(&before.warnings, &after.warnings).into_iter();
     let mut found: Vec<String> = event_log::shortened(before, after, running).into_iter().collect();
     found.extend(new.by_ref().take(REPEATED_MAX).map(|warning| warning.0.sentence()));
     match new.count() {
@@ -23,43 +23,71 @@ pub(super) fn of_change(before: &Config, after: &Config, running: Option<&EventL
     found
 }
 
-/// Whether two configurations have the same warning, on whatever line.
-fn is_same(known: &Warning, new: &Warning) -> bool {
-    (&known.0.object, &known.0.problem, &known.0.seen) == (&new.0.object, &new.0.problem, &new.0.seen)
+/// Numbers of lines and places in lists are no difference: each earlier warning stands for one that
+/// differs in these only.
+fn new_ones<'a>(before: &[Warning], after: &'a [Warning]) -> Vec<&'a Warning> {
+    let mut known: Vec<String> = before.iter().map(without_numbers).collect();
+    let is_new = |warning: &&Warning| {
+        let text = without_numbers(warning);
+        let place = known.iter().position(|known| *known == text);
+        place.is_none_or(|place| {
+            known.swap_remove(place);
+            false
+        })
+    };
+    after.iter().filter(is_new).collect()
+}
+
+fn without_numbers(warning: &Warning) -> String {
+    let Fault { object, problem, seen, .. } = &warning.0;
+    format!("{object}: {problem} ({seen})").replace(|c: char| c.is_ascii_digit(), "")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn config(more: &str, rules: usize) -> Config {
-        let rule = "[[rule]]\nsources = [\"100.64.0.7\"]\naction = \"drop\"\n";
+    fn config(more: &str) -> Config {
         let text = format!(
             "[[interface]]\nname = \"in\"\nrealm = \"inside\"\ndriver = \"net_ring0\"\naddresses = [\"100.64.0.1/24\"]\n\
              [[interface]]\nname = \"out\"\nrealm = \"outside\"\ndriver = \"net_ring1\"\naddresses = [\"192.0.2.2/30\"]\n\
-             [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/24\"]\n{more}{}",
-            rule.repeat(rules)
+             [[pool]]\nname = \"main\"\naddresses = [\"203.0.113.1\"]\nsubscribers = [\"100.64.0.0/24\"]\n{more}"
         );
         config::parse(&text, "test.toml").unwrap_or_else(|faults| panic!("{faults:?}"))
+    }
+
+    fn warning(problem: String) -> Warning {
+        let (file, object) = ("test.toml".to_owned(), "rule[1]".to_owned());
+        Warning(Fault { file, line: Some(7), object, problem, seen: String::new(), remedy: "mend it".to_owned() })
     }
 
     #[test]
     fn a_change_that_removes_the_default_route_warns() {
         let route = "[[route]]\nprefix = \"0.0.0.0/0\"\nvia = \"192.0.2.1\"\n";
-        let (with, without) = (config(route, 0), config("", 0));
+        let (with, without) = (config(route), config(""));
         let [warning] = <[String; 1]>::try_from(of_change(&with, &without, None)).unwrap();
         assert!(warning.starts_with("test.toml: route: there is no default route outside"), "{warning}");
         assert!(warning.contains("; write a [[route]] with prefix"), "{warning}");
         assert_eq!(of_change(&without, &with, None), Vec::<String>::new());
-        assert_eq!(of_change(&without, &config("\n\n", 0), None), Vec::<String>::new(), "on another line");
+        assert_eq!(of_change(&without, &without, None), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_warning_that_only_moved_is_not_new() {
+        let mut before = config("");
+        let mut after = before.clone();
+        before.warnings = vec![warning("overlaps the rule on line 5".to_owned())];
+        after.warnings = [15, 25].map(|line| warning(format!("overlaps the rule on line {line}"))).to_vec();
+        let wanted = ["test.toml:7: rule[1]: overlaps the rule on line 25; mend it"];
+        assert_eq!(of_change(&before, &after, None), wanted);
     }
 
     #[test]
     fn of_many_warnings_only_some_are_repeated() {
-        let found = of_change(&config("", 0), &config("", 40), None);
+        let (before, mut after) = (config(""), config(""));
+        after.warnings.extend((0..40).map(|number| warning("x".repeat(number))));
+        let found = of_change(&before, &after, None);
         assert_eq!(found.len(), REPEATED_MAX + 1, "{found:?}");
-        assert!(found[0].contains("rule"), "{found:?}");
-        let after = config("", 40).warnings.len() - config("", 0).warnings.len() - REPEATED_MAX;
-        assert_eq!(found[REPEATED_MAX], format!("{after} further warnings; natrix check lists all"));
+        assert_eq!(found[REPEATED_MAX], "20 further warnings; natrix check lists all");
     }
 }
