@@ -30,7 +30,7 @@ package=
 end() {
     local running
     [ -z "$network" ] || kill "$network" 2>/dev/null
-    [ -z "$package" ] || kill "$package" 2>/dev/null
+    [ -z "$package" ] || kill -- "-$package" 2>/dev/null
     for running in "$beside"/*.pid; do
         [ -e "$running" ] || continue
         echo "was running: $(basename "$running" .pid)"
@@ -99,10 +99,11 @@ step "scripts" shellcheck scripts/*.sh fuzz/run.sh .ci/run
 # With the same options as below, so that nothing is built twice.
 step "building Natrix" cargo test --workspace --locked --features "$with_dpdk" --no-run --test binary
 # A copy: the steps meanwhile put other builds in its place. Its name is what a process list shows.
-mkdir -p target/beside/debug && cp target/debug/natrix target/beside/debug/natrix
+mkdir -p target/beside/debug
+step "copy of Natrix" cp --remove-destination target/debug/natrix target/beside/debug/natrix
 tests/netns/run.py --natrix target/beside/debug/natrix >"$network_log" 2>&1 &
 network=$!
-scripts/package.sh --test --built target/beside >"$package_log" 2>&1 &
+setsid scripts/package.sh --test --built target/beside >"$package_log" 2>&1 &
 package=$!
 renice -n 10 $$ >/dev/null
 step "building the tests" cargo test --workspace --locked --features "$with_dpdk" --all-targets --no-run

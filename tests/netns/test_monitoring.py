@@ -71,7 +71,7 @@ def prometheus_scrapes_and_an_alert_fires(n):
         expect_equal(exhausted[0][1], 2.0, "packets without a port")
         said = lambda: [line for line in n.dut.daemon.log().splitlines() if 'pool "' in line]  # noqa: E731
         expect(process.wait_until(said, 30, 0.1), "the log does not say that the pool is full")
-        expect('pool "scarce": no free port for udp, so new mappings are refused' in said()[0], f"the log says {said()}")
+        expect('pool "scarce": an address has no free port for udp, and new mappings are refused' in said()[0], f"the log says {said()}")
         used = lambda: {pool["name"]: pool["ports_used"]["udp"] for pool in n.dut.show("pools")}  # noqa: E731
         seen = lambda: {labels["pool"]: value for labels, value in query(n, 'natrix_pool_ports_used{protocol="udp"}')}  # noqa: E731
         expect(process.wait_until(lambda: seen() == used(), 30, 0.5), f"ports in use: {seen()}, not {used()}")

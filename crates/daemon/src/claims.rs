@@ -53,10 +53,11 @@ pub fn process_at(socket: &Path) -> Option<Option<u32>> {
 pub fn warnings(claims: &Claims, config: &Config) -> Vec<String> {
     let warning = |one: &packet_io::Unclaimed| {
         format!(
-            "port \"{}\": {} is not protected from a second instance: {}; do not start another one there",
+            "port \"{}\": {} is not protected from a second instance: {}; free the socket @natrix/device/{} and restart",
             name_of(config, one.port),
             one.device,
-            one.reason
+            one.reason,
+            one.device
         )
     };
     claims.unclaimed().iter().map(warning).collect()

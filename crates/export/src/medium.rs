@@ -229,6 +229,12 @@ impl Medium for Files {
             return Some(Taken::Deleted);
         }
         let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok();
+        // NFS keeps a deleted file under such a name while it is open.
+        let is_kept =
+            |name: &PathBuf| name.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".nfs"));
+        if name.as_ref().is_some_and(is_kept) {
+            return Some(Taken::Deleted);
+        }
         // It may be on a mount that this process does not see.
         Some(Taken::Renamed(name.filter(|name| fs::metadata(name).is_ok_and(|theirs| is_ours(&theirs)))))
     }

@@ -232,7 +232,13 @@ impl<M: Medium> LogWriter<M> {
         if self.options.sync != Sync::Never && self.is_unsynced {
             self.sync(now_us)?;
         }
-        self.medium.rotate(unix_us).map_err(|error| ("rotate", error))?;
+        let rotated = self.medium.rotate(unix_us);
+        if rotated.is_err() {
+            // It may have its new name already.
+            self.medium.close();
+            self.is_open = false;
+        }
+        rotated.map_err(|error| ("rotate", error))?;
         self.figures.rotations.fetch_add(1, Ordering::Relaxed);
         self.is_open = false;
         self.file_bytes = self.medium.open().map_err(|error| ("open", error))?;

@@ -23,7 +23,9 @@ use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 use std::os::unix::net::UnixListener;
+use std::os::unix::net::UnixStream;
 use std::thread;
+use std::thread::JoinHandle;
 
 /// How the names of claims begin.
 const PREFIX: &str = "natrix/device/";
@@ -32,10 +34,12 @@ const PREFIX: &str = "natrix/device/";
 const OF_KERNEL: [&str; 5] = ["net_af_packet", "net_af_xdp", "net_pcap", "net_tap", "net_virtio_user"];
 /// Bits in `CapEff` of CAP_NET_ADMIN and CAP_NET_RAW: a process that opens devices has one of them.
 const CAPABILITIES: u64 = 1 << 12 | 1 << 13;
-/// Attempts to take a name whose process has just ended or is about to listen, and the time between
-/// two.
-const ATTEMPTS: u32 = 10;
-const PAUSE: Duration = Duration::from_millis(10);
+/// Attempts to take a name whose process has just ended or is about to listen, or whose queue is
+/// full, and the time between two.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long connections may wait in the queue of a claim. Shorter than all attempts.
+const CLEARED_EVERY: Duration = Duration::from_millis(100);
 
 /// The driver of a port, and the devices that it names, those that it receives from first.
 pub fn driver_of(words: &str) -> (&str, impl Iterator<Item = &str>) {
@@ -98,8 +102,55 @@ pub struct Unclaimed {
 #[derive(Debug)]
 #[must_use]
 pub struct Claims {
-    _names: Vec<UnixListener>,
+    names: Option<Names>,
     unclaimed: Vec<Unclaimed>,
+}
+
+/// The sockets of claims, and the thread that has them. It closes what has connected: each look at
+/// a claim leaves a connection in its queue, and behind a full queue nobody sees whose it is.
+#[derive(Debug)]
+struct Names {
+    /// Closed to end the thread.
+    end: Option<UnixStream>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Names {
+    fn keep(listeners: Vec<UnixListener>) -> io::Result<Names> {
+        let (end, ended) = UnixStream::pair()?;
+        listeners.iter().try_for_each(|listener| listener.set_nonblocking(true))?;
+        let thread = thread::Builder::new().name("claims".to_owned()).spawn(move || clear(&listeners, &ended))?;
+        Ok(Names { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for Names {
+    fn drop(&mut self) {
+        self.end = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported by its own message.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Closes connections to claims until the other end of `ended` is closed.
+fn clear(listeners: &[UnixListener], ended: &UnixStream) {
+    let wait = |descriptor: &dyn AsRawFd| libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    loop {
+        let mut waits: Vec<libc::pollfd> = listeners.iter().map(|listener| wait(listener)).collect();
+        waits.push(wait(ended));
+        // SAFETY: the list lives through the call, which changes `revents` in it.
+        let ready = unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, -1) };
+        if ready > 0 && waits.last().is_some_and(|ended| ended.revents != 0) {
+            return;
+        }
+        for listener in listeners {
+            while listener.accept().is_ok() {}
+        }
+        // A program that connects again and again, or a lack of descriptors, takes little time.
+        thread::sleep(CLEARED_EVERY);
+    }
 }
 
 impl Claims {
@@ -122,7 +173,15 @@ impl Claims {
                 }
             }
         }
-        Ok(Claims { _names: names, unclaimed })
+        let names = if names.is_empty() { None } else { Some(names) };
+        let names = names.map(Names::keep).transpose();
+        Ok(match names {
+            Ok(names) => Claims { names, unclaimed },
+            Err(error) => {
+                unclaimed.push(Unclaimed { port: 0, device: "each device".to_owned(), reason: error.to_string() });
+                Claims { names: None, unclaimed }
+            }
+        })
     }
 
     /// What could not be claimed.
@@ -160,45 +219,55 @@ fn claim(device: &str) -> Result<UnixListener, Refused> {
         match holder(device).map_err(otherwise)? {
             Holder::Natrix(pid) => return Err(Refused::ByNatrix(pid)),
             Holder::Other(pid) => {
-                let reason = format!("process {pid} has the name of its claim, and could not open the device");
-                return Err(Refused::Otherwise(reason));
+                let process = pid.map_or_else(|| "a process".to_owned(), |pid| format!("process {pid}"));
+                return Err(Refused::Otherwise(format!("{process}, which is not Natrix, has the name of its claim")));
             }
-            Holder::None => thread::sleep(PAUSE),
+            Holder::None | Holder::Silent => thread::sleep(PAUSE),
         }
     }
-    Err(Refused::Otherwise("a process has the name of its claim, and does not listen".to_owned()))
+    Err(Refused::Otherwise("a process, which is not Natrix, has the name of its claim".to_owned()))
 }
 
 /// The process that has the name of a claim.
 enum Holder {
     None,
     Natrix(Option<u32>),
-    /// It could not open a device.
-    Other(u32),
+    /// Of another user, and not known to be able to open a device.
+    Other(Option<u32>),
+    /// Its queue is full. Natrix clears its own.
+    Silent,
 }
 
 fn holder(device: &str) -> io::Result<Holder> {
     let peer = match connect(format!("{PREFIX}{device}").as_bytes()) {
         Ok(socket) => peer_of(&socket),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(Holder::None),
-        // Connections are never accepted: the queue has become full.
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Holder::Silent),
         Err(error) => return Err(error),
     };
-    let Some((pid, uid)) = peer.and_then(|peer| Some((number_of(&peer)?, peer.uid))) else {
-        return Ok(Holder::Natrix(None));
-    };
+    let Some(peer) = peer else { return Ok(Holder::Other(None)) };
+    let pid = number_of(&peer);
     // SAFETY: no pointers are passed.
-    let is_of_own_user = unsafe { libc::geteuid() } == uid;
-    let status = || fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    Ok(if is_of_own_user || can_open_devices(&status()) { Holder::Natrix(Some(pid)) } else { Holder::Other(pid) })
+    let is_trusted = peer.uid == 0 || peer.uid == unsafe { libc::geteuid() };
+    let is_natrix = is_trusted || pid.is_some_and(|pid| is_privileged(pid, peer.uid));
+    Ok(if is_natrix { Holder::Natrix(pid) } else { Holder::Other(pid) })
 }
 
-/// True for a process with this `/proc/PID/status`, or if it cannot be read.
-fn can_open_devices(status: &str) -> bool {
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    effective.is_none_or(|bits| bits & CAPABILITIES != 0)
+/// Whether a process of another user is seen to be able to open devices of this namespace.
+fn is_privileged(pid: u32, user: u32) -> bool {
+    let of = |process: &str, file: &str| fs::read_to_string(format!("/proc/{process}/{file}")).ok();
+    let (ours, theirs) = (of("self", "uid_map"), of(&pid.to_string(), "uid_map"));
+    // In another user namespace its capabilities are none here.
+    ours.is_some() && ours == theirs && of(&pid.to_string(), "status").is_some_and(|status| may_open(&status, user))
+}
+
+/// True for the `/proc/PID/status` of a process with the rights to open devices, all of whose
+/// identities are this user. So a program that got the socket and then other rights does not count.
+fn may_open(status: &str, user: u32) -> bool {
+    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+    let mut users = line("Uid:").split_whitespace();
+    let effective = u64::from_str_radix(line("CapEff:").trim(), 16).unwrap_or_default();
+    users.all(|other| other == user.to_string()) && effective & CAPABILITIES != 0
 }
 
 /// The process at the other end of a Unix socket: the one that listened, or connected. None if it
@@ -293,18 +362,50 @@ mod tests {
     }
 
     #[test]
+    fn many_looks_at_a_claim_fill_no_queue() {
+        let device = device("looks");
+        let words = format!("net_af_packet0,iface={device}");
+        let claims = Claims::take([words.as_str()]).unwrap();
+        let name = format!("{PREFIX}{device}");
+        // More than a queue may have. A full one is cleared soon.
+        for _ in 0..10_000 {
+            while connect(name.as_bytes()).is_err() {
+                thread::sleep(PAUSE);
+            }
+        }
+        let [found] = <[Held; 1]>::try_from(held([words.as_str()])).unwrap();
+        assert_eq!(found.pid, Some(std::process::id()));
+        drop(claims);
+    }
+
+    #[test]
+    fn a_full_queue_is_not_that_of_natrix() {
+        let device = device("full");
+        let name = format!("{PREFIX}{device}");
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+        // What is not accepted stays in the queue, also when it is closed.
+        let connected = (0..100_000).take_while(|_| connect(name.as_bytes()).is_ok()).count();
+        assert!(connected < 100_000, "a queue has an end");
+        let words = format!("net_af_packet0,iface={device}");
+        assert!(held([words.as_str()]).is_empty());
+        assert_eq!(Claims::take([words.as_str()]).unwrap().unclaimed().len(), 1);
+        drop(listener);
+    }
+
+    #[test]
     fn a_device_may_have_both_directions_of_a_port() {
         let device = device("both");
         let words = format!("net_pcap0,rx_iface={device},tx_iface={device}");
-        assert_eq!(Claims::take([words.as_str()]).unwrap()._names.len(), 1);
+        assert!(Claims::take([words.as_str()]).unwrap().names.is_some());
     }
 
     #[test]
     fn a_process_without_rights_stops_no_instance() {
-        assert!(can_open_devices("Name:\tnatrix\nCapEff:\t0000000000003000\n"));
-        assert!(can_open_devices("CapEff:\t000001ffffffffff\n"));
-        assert!(can_open_devices(""), "not known");
-        assert!(!can_open_devices("Name:\tnatrix\nCapEff:\t0000000000000000\nCapBnd:\t000001ffffffffff\n"));
+        let of_natrix = "Name:\tnatrix\nUid:\t999\t999\t999\t999\nCapEff:\t0000000000003000\n";
+        assert!(may_open(of_natrix, 999) && !may_open(of_natrix, 1_000));
+        assert!(!may_open(&of_natrix.replace("3000", "0000"), 999));
+        assert!(!may_open(&of_natrix.replace("\t999\t999\t999\n", "\t0\t0\t0\n"), 999), "it became another user");
+        assert!(!may_open("", 999), "not known");
         // A name that is bound and has no listener.
         let device = device("bound");
         let (address, length) = address_of(format!("{PREFIX}{device}").as_bytes()).unwrap();

@@ -23,12 +23,12 @@ pub(super) fn of_change(before: &Config, after: &Config, running: Option<&EventL
     found
 }
 
-/// Numbers of lines and places in lists are no difference: each earlier warning stands for one that
-/// differs in these only.
+/// Lines and places in lists are no difference: each earlier warning stands for one that differs in
+/// these only.
 fn new_ones<'a>(before: &[Warning], after: &'a [Warning]) -> Vec<&'a Warning> {
-    let mut known: Vec<String> = before.iter().map(without_numbers).collect();
+    let mut known: Vec<String> = before.iter().map(without_places).collect();
     let is_new = |warning: &&Warning| {
-        let text = without_numbers(warning);
+        let text = without_places(warning);
         let place = known.iter().position(|known| *known == text);
         place.is_none_or(|place| {
             known.swap_remove(place);
@@ -38,9 +38,18 @@ fn new_ones<'a>(before: &[Warning], after: &'a [Warning]) -> Vec<&'a Warning> {
     after.iter().filter(is_new).collect()
 }
 
-fn without_numbers(warning: &Warning) -> String {
+fn without_places(warning: &Warning) -> String {
     let Fault { object, problem, seen, .. } = &warning.0;
-    format!("{object}: {problem} ({seen})").replace(|c: char| c.is_ascii_digit(), "")
+    let text = format!("{object}: {problem} ({seen})");
+    let mut without = String::with_capacity(text.len());
+    let mut is_place = false;
+    for c in text.chars() {
+        is_place = c.is_ascii_digit() && (is_place || without.ends_with('[') || without.ends_with("line "));
+        if !is_place {
+            without.push(c);
+        }
+    }
+    without
 }
 
 #[cfg(test)]
@@ -80,6 +89,12 @@ mod tests {
         after.warnings = [15, 25].map(|line| warning(format!("overlaps the rule on line {line}"))).to_vec();
         let wanted = ["test.toml:7: rule[1]: overlaps the rule on line 25; mend it"];
         assert_eq!(of_change(&before, &after, None), wanted);
+        // Other numbers tell objects apart.
+        before.warnings = vec![warning("pool \"p1\" has no route to 10.0.0.0/25".to_owned())];
+        for other in ["pool \"p2\" has no route to 10.0.0.0/25", "pool \"p1\" has no route to 10.0.1.0/25"] {
+            after.warnings = vec![warning(other.to_owned())];
+            assert_eq!(of_change(&before, &after, None).len(), 1, "{other}");
+        }
     }
 
     #[test]

@@ -232,7 +232,8 @@ fn of_failure(name: &str, change: Change, figures: &FiguresView, back_pressure: 
                 BackPressure::Refuse => "new mappings are refused (log_full) until it is written again",
                 BackPressure::Drop => "they are lost and counted until it is written again",
             };
-            let remedy = match reason.starts_with("open: ") {
+            let is_missing = reason.contains("No such file") || reason.contains("Permission denied");
+            let remedy = match reason.starts_with("open: ") && is_missing {
                 true => "; create its folder, and let Natrix write there",
                 false => "",
             };

@@ -1,9 +1,9 @@
 //! What the log of the process says about pools without free ports: when a pool begins to refuse
 //! mappings, and when it has stopped. At most a line a minute for each pool.
 //!
-//! A pool counts refusals for lack of a port together with those by a limit of the subscriber. Only
-//! the verdicts of all workers separate the two, so a pool that refuses while another one is full
-//! must be full, too, to be named.
+//! A pool counts refusals for lack of a port together with those by a limit of the subscriber, and a
+//! slice or a port of its own that a subscriber lacks counts as a port, too. So a pool that refuses is
+//! only named if one of its addresses is full.
 
 use std::collections::HashMap;
 
@@ -31,9 +31,7 @@ struct Seen<'a> {
     now: Instant,
     /// Packets and requests without a free port.
     exhausted: u64,
-    /// Those that a limit of ports refused.
-    limited: u64,
-    /// Both by protocol.
+    /// Those, and those that a limit of ports refused, by protocol.
     refused: [u64; Protocol::COUNT],
     /// Both by pool, with the pool's name.
     pools: Vec<(&'a str, u64)>,
@@ -84,7 +82,6 @@ struct Known {
 pub(super) struct PoolWatch {
     looks: u64,
     exhausted: Count,
-    limited: Count,
     by_protocol: [Count; Protocol::COUNT],
     /// By name: numbers of pools change with the configuration.
     pools: HashMap<String, Known>,
@@ -101,7 +98,6 @@ impl PoolWatch {
         let seen = Seen {
             now: instance.clock.now(),
             exhausted: of(Verdict::PortsExhausted),
-            limited: of(Verdict::BlockLimit) + of(Verdict::SubscriberPortQuota),
             refused: Protocol::ALL.map(|protocol| sum(&|one| one.counters.ports_refused[protocol.index()])),
             pools: pools
                 .map(|(id, pool)| (pool.name.as_str(), shared.counted_in_pool(id).refused_without_port))
@@ -115,7 +111,6 @@ impl PoolWatch {
         self.looks += 1;
         let look = self.looks;
         self.exhausted.look(look, seen.exhausted);
-        self.limited.look(look, seen.limited);
         self.by_protocol.iter_mut().zip(seen.refused).for_each(|(count, refused)| count.look(look, refused));
         for (name, refused) in &seen.pools {
             if !self.pools.contains_key(*name) {
@@ -128,12 +123,11 @@ impl PoolWatch {
         }
         let is_exhausted = self.exhausted.grew_lately(look);
         let refusing = self.pools.values().filter(|known| known.refused.grew_lately(look)).count();
-        let is_clear = refusing == 1 || !self.limited.grew_lately(look);
         let protocols = if refusing == 1 { self.protocols() } else { Vec::new() };
         let mut lines = Vec::new();
         for (position, (name, _)) in seen.pools.iter().enumerate() {
             let Some(known) = self.pools.get_mut(*name) else { continue };
-            let refuses = is_exhausted && known.refused.grew_lately(look) && (is_clear || (seen.is_full)(position));
+            let refuses = is_exhausted && known.refused.grew_lately(look) && (seen.is_full)(position);
             lines.extend(known.follow(name, seen.now, refuses, &protocols));
         }
         self.pools.retain(|name, _| seen.pools.iter().any(|(known, _)| known == name));
@@ -160,9 +154,8 @@ impl Known {
                 self.said_at = Some(now);
                 let count = control::counted(self.refused.last.saturating_sub(before), "refusal");
                 let seconds = last.saturating_since(began).as_secs();
-                let what = "because no port was free, or the subscriber was at its limit";
-                let text =
-                    format!("pool \"{name}\": has had free ports for a minute, after {count} in {seconds} s {what}");
+                let what = "for lack of a port, or by limits of subscribers";
+                let text = format!("pool \"{name}\": no refusal for a minute, after {count} in {seconds} s {what}");
                 Some((Level::Info, text))
             }
             None if refuses && self.said_at.is_none_or(|at| now.saturating_since(at) >= OVER) => {
@@ -175,9 +168,9 @@ impl Known {
                 Some((
                     Level::Warn,
                     format!(
-                        "pool \"{name}\": no free port{protocols}, so new mappings are refused (ports_exhausted, {count} \
-                         so far); add addresses or lower ports of [subscriber]; see natrix show pools --addresses, and \
-                         natrix why for a packet"
+                        "pool \"{name}\": an address has no free port{protocols}, and new mappings are refused \
+                         (ports_exhausted, {count} so far); add addresses or lower ports of [subscriber]; see \
+                         natrix show pools --addresses, and natrix why for a packet"
                     ),
                 ))
             }
@@ -205,18 +198,16 @@ mod tests {
     #[derive(Clone, Copy, Default)]
     struct Counts {
         exhausted: u64,
-        limited: u64,
         udp: u64,
         pools: [u64; 2],
         full: [bool; 2],
     }
 
     fn look(watch: &mut PoolWatch, seconds: u64, counts: Counts) -> Vec<Line> {
-        let Counts { exhausted, limited, udp, pools: [a, b], full } = counts;
+        let Counts { exhausted, udp, pools: [a, b], full } = counts;
         watch.look(&Seen {
             now: Instant::from_micros(seconds * 1_000_000),
             exhausted,
-            limited,
             refused: [udp, 0, 0],
             pools: vec![("a", a), ("b", b)],
             is_full: &|position| full[position],
@@ -227,11 +218,11 @@ mod tests {
     fn a_pool_without_ports_is_said_when_it_begins_and_ends() {
         let mut watch = PoolWatch::default();
         assert_eq!(look(&mut watch, 0, Counts::default()), []);
-        let at = |count| Counts { exhausted: count, udp: count, pools: [count, 0], ..Counts::default() };
+        let at = |count| Counts { exhausted: count, udp: count, pools: [count, 0], full: [true, false] };
         let lines = look(&mut watch, 1, at(3));
         assert_eq!((lines.len(), lines[0].0), (1, Level::Warn), "{lines:?}");
-        let begins = "pool \"a\": no free port for udp, so new mappings are refused (ports_exhausted, 3 so far); add \
-                      addresses";
+        let begins = "pool \"a\": an address has no free port for udp, and new mappings are refused \
+                      (ports_exhausted, 3 so far); add addresses";
         assert!(lines[0].1.starts_with(begins), "{lines:?}");
         for word in ["natrix show pools --addresses", "natrix why"] {
             assert!(lines[0].1.contains(word), "{lines:?}");
@@ -240,8 +231,8 @@ mod tests {
         // The last refusals were seen at 100 s, and may be seen at the look after that.
         (101..=160).for_each(|second| assert_eq!(look(&mut watch, second, at(103)), []));
         let lines = look(&mut watch, 161, at(103));
-        let ends = "pool \"a\": has had free ports for a minute, after 103 refusals in 100 s because no port was free, \
-                    or the subscriber was at its limit";
+        let ends = "pool \"a\": no refusal for a minute, after 103 refusals in 100 s for lack of a port, or by limits \
+                    of subscribers";
         assert_eq!(lines, [(Level::Info, ends.to_owned())]);
         assert_eq!(look(&mut watch, 162, at(103)), []);
     }
@@ -254,7 +245,7 @@ mod tests {
         for second in 0..3_600 {
             // A refusal every 65 s.
             count += u64::from(second % 65 == 0);
-            let counts = Counts { exhausted: count, udp: count, pools: [count, 0], ..Counts::default() };
+            let counts = Counts { exhausted: count, udp: count, pools: [count, 0], full: [true, false] };
             said.extend(look(&mut watch, second, counts).iter().map(|_| second));
         }
         assert!(said.len() > 10 && said.windows(2).all(|pair| pair[1] - pair[0] >= 60), "{said:?}");
@@ -264,16 +255,22 @@ mod tests {
     fn a_limit_of_a_subscriber_is_no_lack_of_ports() {
         let mut watch = PoolWatch::default();
         look(&mut watch, 0, Counts::default());
-        let limited = Counts { limited: 5, udp: 5, pools: [0, 5], ..Counts::default() };
+        let limited = Counts { udp: 5, pools: [0, 5], ..Counts::default() };
         assert_eq!(look(&mut watch, 1, limited), []);
+        // Nor is its own slice, or a port that it waits for, although the verdict is the same.
+        let slice = Counts { exhausted: 1, udp: 6, pools: [0, 6], ..Counts::default() };
+        assert_eq!(look(&mut watch, 2, slice), []);
         // At the same time another pool is full.
-        let both = Counts { exhausted: 2, limited: 9, udp: 11, pools: [2, 9], full: [true, false] };
-        let lines = look(&mut watch, 2, both);
+        let both = Counts { exhausted: 2, udp: 11, pools: [2, 9], full: [true, false] };
+        let lines = look(&mut watch, 3, both);
         assert_eq!(lines.len(), 1, "{lines:?}");
-        assert!(lines[0].1.starts_with("pool \"a\": no free port, so"), "of which protocol is not known: {lines:?}");
+        assert!(
+            lines[0].1.starts_with("pool \"a\": an address has no free port, and"),
+            "of which protocol is not known: {lines:?}"
+        );
         // Then both are.
-        let both = Counts { exhausted: 4, limited: 10, udp: 14, pools: [4, 10], full: [true, true] };
-        assert_eq!(look(&mut watch, 3, both).len(), 1, "b alone: a has its line");
+        let both = Counts { exhausted: 4, udp: 14, pools: [4, 10], full: [true, true] };
+        assert_eq!(look(&mut watch, 4, both).len(), 1, "b alone: a has its line");
     }
 
     #[test]
@@ -281,8 +278,9 @@ mod tests {
         let mut watch = PoolWatch::default();
         look(&mut watch, 0, Counts::default());
         // The worker was read before it refused, and the pool after.
-        assert_eq!(look(&mut watch, 1, Counts { pools: [1, 0], ..Counts::default() }), []);
-        let lines = look(&mut watch, 2, Counts { exhausted: 1, udp: 1, pools: [1, 0], ..Counts::default() });
+        let full = [true, false];
+        assert_eq!(look(&mut watch, 1, Counts { pools: [1, 0], full, ..Counts::default() }), []);
+        let lines = look(&mut watch, 2, Counts { exhausted: 1, udp: 1, pools: [1, 0], full });
         assert!(lines.len() == 1 && lines[0].1.contains("ports_exhausted, 1 so far"), "{lines:?}");
     }
 }

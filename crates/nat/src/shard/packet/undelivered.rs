@@ -90,6 +90,10 @@ impl PacketPath {
         let fate = self.outbound_error(at, bytes, sink);
         self.sign(&fate, bytes);
         let Fate::HandOff { worker, meta } = fate else { return fate };
+        if meta.stage != Stage::Hairpin {
+            // During a change two workers may each take the other for the host's.
+            return Fate::Done(Verdict::IcmpQuoteNoMapping);
+        }
         let message = bytes.get_mut(..usize::from(at.parsed.total_length)).unwrap_or_default();
         // A full ring means silence.
         let _ = hand_own_error_off(worker, meta, message, sink);
