@@ -103,9 +103,9 @@ mkdir -p target/beside/debug
 step "copy of Natrix" cp --remove-destination target/debug/natrix target/beside/debug/natrix
 tests/netns/run.py --natrix target/beside/debug/natrix >"$network_log" 2>&1 &
 network=$!
+renice -n 10 $$ >/dev/null
 setsid scripts/package.sh --test --built target/beside >"$package_log" 2>&1 &
 package=$!
-renice -n 10 $$ >/dev/null
 step "building the tests" cargo test --workspace --locked --features "$with_dpdk" --all-targets --no-run
 step "lints" without_warnings cargo test --workspace --locked --features "$with_dpdk" --all-targets --no-run
 # Without DPDK only the binary and one study differ; every other test runs once, with it. `make

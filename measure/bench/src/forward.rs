@@ -234,7 +234,9 @@ pub fn run(options: &Options, mut warn: impl FnMut(&str)) -> Result<Vec<Report>,
     let plan = Stock::of_this_machine().plan(bed::needs(options.sessions))?;
     let mut warned = false;
     let bed = Bed::new(&options.drivers);
-    let mut dpdk = dpdk::start(&bed.dpdk)?;
+    // Both ends of a link are in this process, which may wait for a CPU.
+    let begun = std::time::Instant::now();
+    let mut dpdk = dpdk::start_patiently(&bed.dpdk, &mut |_| begun.elapsed() < PATIENCE)?;
     // One view for the one worker asked for.
     let Some(mut dpdk) = dpdk.pop() else { return Ok(Vec::new()) };
     let cpus = core_affinity::get_core_ids().unwrap_or_default();
