@@ -102,7 +102,7 @@ pub struct Unclaimed {
 #[derive(Debug)]
 #[must_use]
 pub struct Claims {
-    names: Option<Names>,
+    _names: Option<Names>,
     unclaimed: Vec<Unclaimed>,
 }
 
@@ -176,10 +176,10 @@ impl Claims {
         let names = if names.is_empty() { None } else { Some(names) };
         let names = names.map(Names::keep).transpose();
         Ok(match names {
-            Ok(names) => Claims { names, unclaimed },
+            Ok(names) => Claims { _names: names, unclaimed },
             Err(error) => {
                 unclaimed.push(Unclaimed { port: 0, device: "each device".to_owned(), reason: error.to_string() });
-                Claims { names: None, unclaimed }
+                Claims { _names: None, unclaimed }
             }
         })
     }
@@ -396,7 +396,7 @@ mod tests {
     fn a_device_may_have_both_directions_of_a_port() {
         let device = device("both");
         let words = format!("net_pcap0,rx_iface={device},tx_iface={device}");
-        assert!(Claims::take([words.as_str()]).unwrap().names.is_some());
+        assert!(Claims::take([words.as_str()]).unwrap()._names.is_some());
     }
 
     #[test]
