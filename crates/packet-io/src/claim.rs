@@ -107,7 +107,7 @@ pub struct Claims {
 }
 
 /// The sockets of claims, and the thread that has them. It closes what has connected: each look at
-/// a claim leaves a connection in its queue, and behind a full queue nobody sees whose it is.
+/// a claim leaves a connection in its queue, and a full queue hides whose it is.
 #[derive(Debug)]
 struct Names {
     /// Closed to end the thread.

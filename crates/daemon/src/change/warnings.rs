@@ -89,7 +89,7 @@ mod tests {
         after.warnings = [15, 25].map(|line| warning(format!("overlaps the rule on line {line}"))).to_vec();
         let wanted = ["test.toml:7: rule[1]: overlaps the rule on line 25; mend it"];
         assert_eq!(of_change(&before, &after, None), wanted);
-        // Other numbers tell objects apart.
+        // Other numbers are of other objects.
         before.warnings = vec![warning("pool \"p1\" has no route to 10.0.0.0/25".to_owned())];
         for other in ["pool \"p2\" has no route to 10.0.0.0/25", "pool \"p1\" has no route to 10.0.1.0/25"] {
             after.warnings = vec![warning(other.to_owned())];

@@ -1,9 +1,9 @@
 //! What the log of the process says about pools without free ports: when a pool begins to refuse
 //! mappings, and when it has stopped. At most a line a minute for each pool.
 //!
-//! A pool counts refusals for lack of a port together with those by a limit of the subscriber, and a
-//! slice or a port of its own that a subscriber lacks counts as a port, too. So a pool that refuses is
-//! only named if one of its addresses is full.
+//! A pool counts refusals for lack of a port together with those by a limit of the subscriber, and
+//! a slice or a port of its own that a subscriber lacks counts as a port, too. So a pool that
+//! refuses is only named if one of its addresses is full.
 
 use std::collections::HashMap;
 
