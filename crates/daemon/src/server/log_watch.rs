@@ -71,11 +71,11 @@ impl Seen {
 
 /// Something that lasts for a while.
 #[derive(Clone, Copy, Debug)]
-struct Episode {
-    began: Instant,
-    last: Instant,
+pub(super) struct Episode {
+    pub(super) began: Instant,
+    pub(super) last: Instant,
     /// The count before it.
-    before: u64,
+    pub(super) before: u64,
 }
 
 /// A count whose growth is an episode.

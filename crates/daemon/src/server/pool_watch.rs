@@ -16,6 +16,7 @@ use nat::Verdict;
 use nat::types::PoolId;
 
 use super::lists::fullest;
+use super::log_watch::Episode;
 use super::log_watch::Level;
 use super::log_watch::Line;
 use crate::instance::Instance;
@@ -57,15 +58,6 @@ impl Count {
     fn grew_lately(&self, look: u64) -> bool {
         self.grew_at.is_some_and(|at| look - at < LOOKS)
     }
-}
-
-/// A pool that refuses.
-#[derive(Clone, Copy, Debug)]
-struct Episode {
-    began: Instant,
-    last: Instant,
-    /// Its count before.
-    before: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

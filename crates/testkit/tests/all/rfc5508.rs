@@ -31,7 +31,7 @@ fn with_icmp(change: impl FnOnce(&mut IcmpPolicy)) -> Settings {
 }
 
 /// What a packet is behind one router: TTL less by one, nothing else changed.
-fn behind_a_hop(packet: &[u8]) -> Vec<u8> {
+pub(crate) fn behind_a_hop(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let mut view = Ipv4::new_unchecked(packet.as_mut_slice());
     view.set_ttl(view.ttl() - 1);

@@ -30,8 +30,9 @@ use testkit::topology::INSIDE;
 use testkit::topology::OUTSIDE;
 use testkit::*;
 use wire::build;
-use wire::ipv4::Ipv4;
 use wire::tcp::Flags;
+
+use crate::rfc5508::behind_a_hop;
 
 /// A silent host on the outside link, and a silent router to E2.
 const SILENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
@@ -55,15 +56,6 @@ fn beds(settings: &Settings) -> impl Iterator<Item = Bed> {
         bed.silence(SILENT_ROUTER);
         bed
     })
-}
-
-/// What a packet is behind one router: TTL less by one, nothing else changed.
-fn behind_a_hop(packet: &[u8]) -> Vec<u8> {
-    let mut packet = packet.to_vec();
-    let mut view = Ipv4::new_unchecked(packet.as_mut_slice());
-    view.set_ttl(view.ttl() - 1);
-    view.fill_checksum();
-    packet
 }
 
 /// One packet of each transport. With Don't Fragment, it keeps its identification.
