@@ -51,6 +51,7 @@ use crate::answer::Refused;
 use crate::event_log::ForCase;
 use crate::routes::Api;
 use crate::settings::Role;
+use crate::state::BEGUN;
 use crate::state::CHUNK_BYTES;
 use crate::state::CHUNKS_MAX;
 use crate::state::begun;
@@ -491,7 +492,8 @@ impl Pieces {
     /// `"mapping-entry":[…]`, page by page.
     fn mappings(&mut self, client: &mut Client) -> Result<Result<(), Gone>, ClientError> {
         let mut begin = "\"mapping-entry\":[";
-        let mut pages = client.pages::<Mapping>(everything(), Request::Mappings);
+        let mut pages = client.begun_pages::<Mapping>(everything(), Request::Mappings)?;
+        let _ = self.to.blocking_send(Ok(BEGUN));
         for index in 1.. {
             let Some(mapping) = pages.next().transpose()? else { break };
             if self.push(begin).and_then(|()| self.push(&entry(index, &mapping).to_string())).is_err() {
@@ -523,7 +525,7 @@ async fn with_mappings(
             Ok(())
         });
         if let Err(error) = asked {
-            // After the first piece, an answer that is cut off is an error for the client.
+            // After BEGUN, an answer that is cut off is an error for the client.
             let _ = sender.blocking_send(Err(error));
         }
     });

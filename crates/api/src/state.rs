@@ -132,8 +132,6 @@ async fn all<T: Object + Send + 'static>(
 /// Lines waiting for a client that streams: each has some tens of KiB.
 pub(crate) const CHUNKS_MAX: usize = 4;
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024;
-/// How long the headers of a stream wait for its first chunk.
-pub(crate) const BEGINS_WITHIN: core::time::Duration = core::time::Duration::from_millis(500);
 
 async fn listed<T: Object + Send + 'static, S: Serialize>(
     api: &Api,
@@ -173,7 +171,9 @@ fn send_all<T: Object, S: Serialize>(
 ) -> Result<(), ClientError> {
     let list = List { limit: Some(list.limit.unwrap_or(control::PAGE_OBJECTS_MAX)), ..list };
     let mut chunk = Vec::new();
-    for object in client.pages::<T>(list, request) {
+    let pages = client.begun_pages::<T>(list, request)?;
+    let _ = to.blocking_send(Ok(BEGUN));
+    for object in pages {
         let written = serde_json::to_writer(&mut chunk, &shown(object?));
         debug_assert!(written.is_ok(), "objects of the protocol are JSON");
         chunk.push(b'\n');
@@ -185,35 +185,15 @@ fn send_all<T: Object, S: Serialize>(
     Ok(())
 }
 
-/// A body of all chunks. An error before the first has a status of its own, if it comes within
-/// [`BEGINS_WITHIN`]: a list with few matches may have its first chunk much later, and its client
-/// waits for the headers.
+/// Precedes the chunks of a list once the daemon has answered with its first page.
+pub(crate) const BEGUN: Bytes = Bytes::new();
+
+/// A body of the chunks after [`BEGUN`]. An error in its place has a status of its own: the headers
+/// wait for it, however busy the machine is, but not for the first match of a filter.
 pub(crate) async fn begun(mut chunks: mpsc::Receiver<Result<Bytes, ClientError>>) -> Result<Body, Refused> {
-    let first = match tokio::time::timeout(BEGINS_WITHIN, chunks.recv()).await {
-        Ok(first) => Some(first.ok_or_else(|| crate::ask::failed("the answer did not begin"))??),
-        Err(_) => None,
-    };
-    Ok(Body::from_stream(Begun { first, rest: Chunks(chunks) }))
-}
-
-/// The first chunk, if it has been received, and the rest.
-struct Begun {
-    first: Option<Bytes>,
-    rest: Chunks<Result<Bytes, ClientError>>,
-}
-
-impl futures_core::Stream for Begun {
-    type Item = Result<Bytes, ClientError>;
-
-    fn poll_next(
-        mut self: core::pin::Pin<&mut Self>,
-        context: &mut core::task::Context<'_>,
-    ) -> core::task::Poll<Option<Self::Item>> {
-        match self.first.take() {
-            Some(first) => core::task::Poll::Ready(Some(Ok(first))),
-            None => core::pin::Pin::new(&mut self.rest).poll_next(context),
-        }
-    }
+    let begun = chunks.recv().await.ok_or_else(|| crate::ask::failed("the answer did not begin"))??;
+    debug_assert!(begun.is_empty(), "chunks of data come after BEGUN");
+    Ok(Body::from_stream(Chunks(chunks)))
 }
 
 /// The receiving end as a stream.

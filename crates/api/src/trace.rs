@@ -25,7 +25,6 @@ use crate::answer::ErrorBody;
 use crate::answer::Query;
 use crate::answer::Refused;
 use crate::routes::Api;
-use crate::state::BEGINS_WITHIN;
 use crate::state::Chunks;
 
 /// Events waiting for a client.
@@ -33,6 +32,8 @@ const EVENTS_MAX: usize = 64;
 /// Records of a trace without a count, and the most that can be asked for.
 const RECORDS: u64 = 1_000;
 const RECORDS_MAX: u64 = 1_000_000;
+/// How long the headers wait for a refusal; a later one is an event.
+const REFUSED_WITHIN: Duration = Duration::from_millis(500);
 /// A trace without a packet for so long looks whether its client is still there.
 const LOOKS_EVERY: Duration = Duration::from_secs(1);
 
@@ -104,7 +105,7 @@ pub(crate) async fn trace(
         let _ = sender.blocking_send(Ok(last));
     });
     // What is wrong with the question has a status of its own.
-    if let Ok(Ok(refused)) = tokio::time::timeout(BEGINS_WITHIN, refused).await {
+    if let Ok(Ok(refused)) = tokio::time::timeout(REFUSED_WITHIN, refused).await {
         return Err(refused);
     }
     Ok(Sse::new(Chunks(receiver)).keep_alive(KeepAlive::default()))

@@ -164,20 +164,28 @@ function showRouting(status) {
   at("drain-begin").disabled = at("drain-undo").disabled = !routing;
 }
 
+// The first `max` objects of a list, and whether they are all. Only the last page has no cursor: one
+// before it may have few objects, or none.
+async function listed(path, conditions, max) {
+  const objects = [];
+  let cursor = "";
+  while (cursor !== null && objects.length < max) {
+    const limit = Math.min(1024, max - objects.length);
+    const page = await ask(`api/v1/${path}?${query({ ...conditions, limit, cursor })}`);
+    objects.push(...page.objects);
+    cursor = page.cursor;
+  }
+  return { objects, isAll: cursor === null };
+}
+
 // Addresses on the map. More are reached by the search.
 const MAP_MAX = 4096;
 let pools = new Map();
 
 async function mapped() {
-  const found = [];
-  let cursor = "";
-  while (cursor !== null && found.length < MAP_MAX) {
-    const page = await ask(`api/v1/pools/addresses?${query({ limit: 1024, cursor })}`);
-    found.push(...page.objects);
-    cursor = page.cursor;
-  }
-  at("map-more").hidden = cursor === null;
-  return found;
+  const addresses = await listed("pools/addresses", {}, MAP_MAX);
+  at("map-more").hidden = addresses.isAll;
+  return addresses.objects;
 }
 
 async function refresh() {
@@ -280,15 +288,15 @@ async function users(one) {
   at("chosen").textContent = `${one.address} of ${one.pool}: ${used}${blocks}`;
   // Who has them is for the role audit.
   if (!at("address")) return;
-  const page = await ask(`api/v1/subscribers?${query({ external: one.address, limit: USERS_MAX, case: at("case").value })}`);
-  const own = page.objects.flatMap(subscriber => subscriber.subscriber_ports
+  const users = await listed("subscribers", { external: one.address, case: at("case").value }, USERS_MAX);
+  const own = users.objects.flatMap(subscriber => subscriber.subscriber_ports
     .filter(ports => ports.external_address === one.address).map(ports => ({ ...ports, subscriber })));
   own.sort((a, b) => a.first_port - b.first_port);
-  fill("address", page.objects.map(subscriber => [
+  fill("address", users.objects.map(subscriber => [
     subscriberText(subscriber), subscriber.vrf, subscriber.pool, sum(subscriber.mappings),
     own.filter(ports => ports.subscriber === subscriber).map(ports => `${range(ports)} (${percent(fullest(ports))})`).join(", ") || null,
   ]));
-  const more = page.cursor === null ? "" : `; the first ${number.format(USERS_MAX)} subscribers`;
+  const more = users.isAll ? "" : `; the first ${number.format(USERS_MAX)} subscribers`;
   at("chosen").textContent += more;
   fillMap("blocks", own.map(ports => {
     const who = subscriberText(ports.subscriber);

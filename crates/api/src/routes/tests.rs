@@ -199,8 +199,25 @@ impl Silent {
                     }
                     continue;
                 }
-                // Nothing passes yet, or matches.
-                Question::Trace(_) | Question::Expectations(_) => continue,
+                // As on a busy machine.
+                Question::Grants(_) => {
+                    thread::sleep(core::time::Duration::from_millis(700));
+                    let fault = control::Fault::new("cursor", "is not one", "send that of the page before");
+                    if connection.send(&Reply::Error(fault)).is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                // The first page has no match yet. The next never comes.
+                Question::Expectations(list) => {
+                    if list.cursor.is_none() && connection.send_all(Vec::<Reply>::new(), Some("1".to_owned())).is_err()
+                    {
+                        return;
+                    }
+                    continue;
+                }
+                // Nothing passes yet.
+                Question::Trace(_) => continue,
                 Question::Mappings(list) => {
                     // A first page with enough for a piece. The next never comes.
                     let mut replies = include_str!("../../../control/tests/replies.jsonl").lines();
@@ -303,7 +320,7 @@ async fn a_parameter_that_a_path_lacks_is_refused() {
 async fn an_instance_that_hangs_is_given_up_as_by_the_command() {
     let instance = Silent::start("hangs");
     let begun = std::time::Instant::now();
-    let answer = ask(&served_by(instance.path.clone()), "/api/v1/expectations", 3).await;
+    let answer = ask(&served_by(instance.path.clone()), "/api/v1/expectations?cursor=1", 3).await;
     assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
     assert!((9..20).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
 }
@@ -557,6 +574,14 @@ async fn the_headers_of_a_stream_do_not_wait_for_its_first_match() {
     let answer = ask(&routes, "/api/v1/expectations?stream=true&external_port=7", 3);
     let answer = tokio::time::timeout(core::time::Duration::from_secs(8), answer).await.expect("headers");
     assert_eq!(answer.status(), StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_late_refusal_of_a_stream_has_its_own_status() {
+    let instance = Silent::start("late-refusal");
+    let answer = ask(&served_by(instance.path.clone()), "/api/v1/grants?stream=true&cursor=7", 3).await;
+    assert_eq!(answer.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(json(answer).await.pointer("/error/object"), Some(&"cursor".into()));
 }
 
 #[tokio::test]

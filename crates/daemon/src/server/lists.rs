@@ -3,6 +3,8 @@
 //! A cursor has the worker and a place in its tables; traffic continues between the parts.
 
 use core::ops::Range;
+use std::time::Duration;
+use std::time::Instant;
 
 use control::AddressState;
 use control::Alg;
@@ -48,25 +50,32 @@ use crate::mailbox::page;
 /// The cursors of all records of a worker.
 pub(super) const ALL: Range<u32> = 0..u32::MAX;
 
-/// Walks the records of all workers that the filter allows, until the limit of `list` is reached.
-/// `object` converts a record, and its object gets into the list if `is_wanted`. The part of a
-/// cursor is the worker.
+/// How long the search for the objects of a page may take. A filter that few of millions of records
+/// match is answered in several pages, some of them empty: clients do not wait longer for one.
+const PAGE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Walks the records of all workers that the filter allows, until the limit of `list` or `within`
+/// is reached, but over some records at least. `object` converts a record, and its object gets into
+/// the list if `is_wanted`. The part of a cursor is the worker.
 fn walk<V: Listed, T>(
     instance: &Instance,
     list: &List,
+    within: Duration,
     object: impl Fn(&Shared, &V) -> T,
     is_wanted: impl Fn(&T) -> bool,
 ) -> Result<Page<T>, Fault> {
+    let begun = Instant::now();
     let filter = engine_filter(instance, list)?;
     let limit = list.limit_effective() as usize;
     let mut cursor = list.start()?;
     let mut objects = Vec::new();
+    let mut is_late = false;
     while cursor.part < instance.worker_count() {
         if list.filter.worker.is_some_and(|wanted| usize::from(wanted) != cursor.part) {
             cursor = Cursor { part: cursor.part + 1, place: 0 };
             continue;
         }
-        if objects.len() >= limit {
+        if objects.len() >= limit || is_late {
             return Ok(Page { objects, cursor: Some(cursor.to_string()) });
         }
         // Some may not be wanted, but there are never more than the limit.
@@ -80,6 +89,7 @@ fn walk<V: Listed, T>(
             Some(place) => Cursor { place: place.into(), ..cursor },
             None => Cursor { part: cursor.part + 1, place: 0 },
         };
+        is_late = begun.elapsed() >= within;
     }
     Ok(Page { objects, cursor: None })
 }
@@ -121,18 +131,20 @@ pub(super) fn engine_filter(instance: &Instance, list: &List) -> Result<view::Fi
 }
 
 pub(crate) fn mappings(instance: &Instance, list: &List) -> Result<Page<Mapping>, Fault> {
-    walk::<MappingView, _>(instance, list, convert::mapping, |mapping| {
+    walk::<MappingView, _>(instance, list, PAGE_WITHIN, convert::mapping, |mapping| {
         list.filter.matches(&convert::mapping_candidate(mapping))
     })
 }
 
 pub(crate) fn grants(instance: &Instance, list: &List) -> Result<Page<Grant>, Fault> {
-    walk::<GrantView, _>(instance, list, convert::grant, |grant| list.filter.matches(&convert::grant_candidate(grant)))
+    walk::<GrantView, _>(instance, list, PAGE_WITHIN, convert::grant, |grant| {
+        list.filter.matches(&convert::grant_candidate(grant))
+    })
 }
 
 pub(crate) fn expectations(instance: &Instance, list: &List) -> Result<Page<Expectation>, Fault> {
     known_gateway(list)?;
-    walk::<ExpectationView, _>(instance, list, convert::expectation, |expectation| {
+    walk::<ExpectationView, _>(instance, list, PAGE_WITHIN, convert::expectation, |expectation| {
         list.filter.matches(&convert::expectation_candidate(expectation))
     })
 }
@@ -200,7 +212,12 @@ pub(crate) fn algs(instance: &Instance, list: &List) -> Result<Page<Alg>, Fault>
 }
 
 pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Page<Session>, Fault> {
-    walk::<SessionView, _>(instance, list, convert::session, |session| {
+    sessions_within(instance, list, PAGE_WITHIN)
+}
+
+/// As [`sessions`], with another time for a page.
+pub(super) fn sessions_within(instance: &Instance, list: &List, within: Duration) -> Result<Page<Session>, Fault> {
+    walk::<SessionView, _>(instance, list, within, convert::session, |session| {
         list.filter.matches(&convert::session_candidate(session))
     })
 }
@@ -213,7 +230,7 @@ pub(crate) fn subscribers(instance: &Instance, list: &List) -> Result<Page<Subsc
         list.filter.host = Prefix6::new(host.address(), length);
     }
     let list = &list;
-    walk::<SubscriberView, _>(instance, list, convert::subscriber, |subscriber| {
+    walk::<SubscriberView, _>(instance, list, PAGE_WITHIN, convert::subscriber, |subscriber| {
         list.filter.matches(&convert::subscriber_candidate(subscriber))
     })
 }

@@ -62,6 +62,7 @@ use super::Ticker;
 use super::begin_change;
 use super::change_subject;
 use super::end_change;
+use super::lists;
 use super::lookup_of;
 use super::ticker::LinkWatch;
 use super::ticker::RouterWatch;
@@ -282,6 +283,31 @@ fn every_kind_of_state_is_shown() {
         assert_eq!(value(&sums, name), value(&each, name), "{name}");
     }
     assert_eq!(value(&sums, "outbound"), 40);
+}
+
+/// Ends early: after the first records of one worker.
+#[test]
+fn a_page_that_takes_long_to_search_ends_early() {
+    let running = Running::start("late-page");
+    running.traffic(2..42);
+    let filter = Filter { internal_port: Some(4_007), ..Filter::default() };
+    let mut list = List { filter, ..List::default() };
+    let whole = lists::sessions(&running.instance, &list).unwrap();
+    assert_eq!((whole.objects.len(), whole.cursor), (1, None));
+
+    let (mut found, mut sizes) = (Vec::new(), Vec::new());
+    loop {
+        let page = lists::sessions_within(&running.instance, &list, Duration::ZERO).unwrap();
+        sizes.push(page.objects.len());
+        found.extend(page.objects);
+        list.cursor = page.cursor;
+        if list.cursor.is_none() {
+            break;
+        }
+    }
+    assert!(sizes.len() > 1 && sizes.contains(&0), "{sizes:?}");
+    let internal = |sessions: &[control::Session]| sessions.iter().map(|one| one.internal).collect::<Vec<_>>();
+    assert_eq!(internal(&found), internal(&whole.objects));
 }
 
 #[test]
