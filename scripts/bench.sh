@@ -2,7 +2,7 @@
 # The engine's figures on this machine as a table: all modes and sizes take turns, and each figure
 # is the median of its runs.
 #
-# BENCH_SESSIONS sizes; 65500000 needs 6 GiB and is the better for 5600 hugepages of 2 MiB ["1000
+# BENCH_SESSIONS sizes; 65500000 needs 6 GiB and is the better for 5700 hugepages of 2 MiB ["1000
 # 65536 1000000 10000000"] BENCH_MODES ["established new mixed"] BENCH_ROUNDS runs of each [3]
 # BENCH_SECONDS of each run [3] BENCH_OUT file that gets each run's JSON object, a line each [a
 # temporary one]
