@@ -231,7 +231,7 @@ impl Client {
         Pages { client: self, list, page, buffered: Vec::new().into_iter(), done: false }
     }
 
-    /// As [`Client::pages`], with the first page fetched: a list that the daemon refuses fails here.
+    /// As [`Client::pages`], with the first page fetched: a list that is refused fails here.
     pub fn begun_pages<T: Object>(
         &mut self,
         list: List,
