@@ -234,7 +234,7 @@ impl Shard {
     }
 
     /// Reports to its sender that a forwarded packet did not leave, because its neighbour does not
-    /// answer ARP. `packet` is as it was to leave by `interface`.
+    /// answer. `packet` is as it was to leave by `interface`.
     pub fn report_undelivered(&mut self, now: Instant, interface: InterfaceId, packet: &[u8], sink: &mut dyn Sink) {
         self.path.report_undelivered(now, interface, packet, sink);
     }

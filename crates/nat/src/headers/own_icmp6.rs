@@ -32,6 +32,9 @@ impl Problem {
     /// There is no room for the sender.
     pub const NO_RESOURCES: Problem =
         Problem { icmp_type: icmp6::TYPE_DESTINATION_UNREACHABLE, code: icmp6::CODE_ADDRESS_UNREACHABLE, parameter: 0 };
+    /// The neighbour does not answer (RFC 4861 §7.2.2).
+    pub const ADDRESS_UNREACHABLE: Problem =
+        Problem { icmp_type: icmp6::TYPE_DESTINATION_UNREACHABLE, code: icmp6::CODE_ADDRESS_UNREACHABLE, parameter: 0 };
     /// There is a route, but Natrix does not forward.
     pub const PROHIBITED: Problem =
         Problem { icmp_type: icmp6::TYPE_DESTINATION_UNREACHABLE, code: icmp6::CODE_PROHIBITED, parameter: 0 };

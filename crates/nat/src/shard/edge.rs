@@ -22,6 +22,7 @@ mod probe;
 mod refuse;
 #[cfg(test)]
 mod tests;
+mod undelivered;
 pub(in crate::shard) mod usual;
 
 use crate::event::Cause;

@@ -200,19 +200,25 @@ impl View<'_> {
     }
 
     /// The host that sent a packet, as it leaves on this side; of another worker's host only the
-    /// external address.
-    pub(crate) fn sender_of(&self, now: Instant, parsed: &Parsed, side: Side) -> (Facing, Ipv4Addr) {
-        let any_host = (Facing::inside(RealmId::default()), parsed.source.into());
-        if self.local.pool_address(parsed.source).is_none() {
-            return if side == Side::Inside { (Facing::OUTSIDE, parsed.source.into()) } else { any_host };
+    /// external address. `protocol`: `None` without ports.
+    pub(crate) fn sender_of(
+        &self,
+        now: Instant,
+        (protocol, source, destination): (Option<Protocol>, Endpoint, Endpoint),
+        side: Side,
+    ) -> (Facing, Ipv4Addr) {
+        let any_host = (Facing::inside(RealmId::default()), source.address);
+        let address = source.address.to_bits();
+        if self.local.pool_address(address).is_none() {
+            return if side == Side::Inside { (Facing::OUTSIDE, source.address) } else { any_host };
         }
-        let Some(protocol) = parsed.protocol() else { return any_host };
+        let Some(protocol) = protocol else { return any_host };
         let key = OutsideKey {
             protocol,
-            external: ExternalEndpoint { address: parsed.source, port: parsed.source_port },
+            external: ExternalEndpoint { address, port: source.port },
             remote_outside: RemoteOutside {
-                address: parsed.destination,
-                port: remote_port(protocol, parsed.destination_port),
+                address: destination.address.to_bits(),
+                port: remote_port(protocol, destination.port),
             },
         };
         match self.door(&Towards::between(key), now) {

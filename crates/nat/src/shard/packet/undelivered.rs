@@ -1,8 +1,8 @@
-//! Packets to a neighbour that does not answer ARP (RFC 1812 §5.2.7.1).
+//! Packets to a neighbour that does not answer (RFC 1812 §5.2.7.1, RFC 4861 §7.2.2).
 //!
 //! By then the packet is translated. So Natrix makes the error that a router behind the interface
 //! would send, and translates it as it translates errors of routers. Only the source of the error
-//! is then an address of Natrix itself.
+//! is then an address of Natrix itself. What left to an IPv6 host: `edge/undelivered.rs`.
 
 use core::net::Ipv4Addr;
 
@@ -23,6 +23,8 @@ use crate::shard::packet::inbound::Via;
 use crate::shard::packet::local::Reason;
 use crate::time::Instant;
 use crate::types::DUMMY;
+use crate::types::Endpoint;
+use crate::types::Facing;
 use crate::types::InterfaceId;
 use crate::types::Side;
 use crate::types::WorkerId;
@@ -40,38 +42,59 @@ impl PacketPath {
         packet: &[u8],
         sink: &mut dyn Sink,
     ) {
+        if packet.first().is_some_and(|first| first >> 4 == 6) {
+            return self.report_undelivered_to_host(now, interface, packet, sink);
+        }
         if !own_icmp::may_answer(packet) {
             return;
         }
         let Ok(undelivered) = parse(packet) else { return };
         let side = self.ledger.shared.side(interface);
-        let sender = self.view().sender_of(now, &undelivered, side);
+        let source = Endpoint::new(undelivered.source.into(), undelivered.source_port);
+        let destination = Endpoint::new(undelivered.destination.into(), undelivered.destination_port);
+        let sender = self.view().sender_of(now, (undelivered.protocol(), source, destination), side);
+        if !self.may_report(now, sender) {
+            return;
+        }
+        let from = match side {
+            Side::Inside => destination.address,
+            Side::Outside => Ipv4Addr::from_bits(DUMMY),
+        };
+        let identification = self.identifications.next(from, source.address, 1);
+        let mut buffer = [0; ERROR_MAX];
+        let length =
+            own_icmp::write_error(&mut buffer, Reason::HostUnreachable.message(), from, identification, packet);
+        let Some(message) = buffer.get_mut(..length) else { return };
+        self.report_by(now, interface, message, sink);
+    }
+
+    /// By policy, and by the rate of errors to this sender.
+    pub(in crate::shard) fn may_report(&mut self, now: Instant, sender: (Facing, Ipv4Addr)) -> bool {
         let policy = self.ledger.shared.settings().icmp;
         let wanted = match sender.0.side {
             Side::Inside => policy.errors_to_inside,
             Side::Outside => policy.errors_to_outside,
         };
         if !wanted {
-            return;
+            return false;
         }
-        if !self.ledger.policy.icmp_limit.allow(now, sender) {
-            self.ledger.counters.icmp_errors_suppressed += 1;
-            return;
-        }
-        let from = match side {
-            Side::Inside => undelivered.destination,
-            Side::Outside => DUMMY,
-        };
-        let (from, to) = (Ipv4Addr::from_bits(from), Ipv4Addr::from_bits(undelivered.source));
-        let identification = self.identifications.next(from, to, 1);
-        let mut buffer = [0; ERROR_MAX];
-        let length =
-            own_icmp::write_error(&mut buffer, Reason::HostUnreachable.message(), from, identification, packet);
-        let Some(message) = buffer.get_mut(..length) else { return };
+        let may_report = self.ledger.policy.icmp_limit.allow(now, sender);
+        self.ledger.counters.icmp_errors_suppressed += u64::from(!may_report);
+        may_report
+    }
+
+    /// Translates and sends an error as if it had come by this interface.
+    pub(in crate::shard) fn report_by(
+        &mut self,
+        now: Instant,
+        interface: InterfaceId,
+        message: &mut [u8],
+        sink: &mut dyn Sink,
+    ) {
         let Ok(parsed) = parse(message) else { return };
         let meta = PacketMeta { ingress: interface, ..PacketMeta::default() };
         let at = Arrival { now, meta, parsed: &parsed };
-        let fate = match side {
+        let fate = match self.ledger.shared.side(interface) {
             Side::Inside => self.outbound_error(at, message, sink),
             Side::Outside => self.inbound_error(at, message, Via::Hairpin, sink),
         };
