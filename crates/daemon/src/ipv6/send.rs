@@ -23,6 +23,7 @@ use crate::ipv6::node::Outcome6;
 use crate::ipv6::node::Report;
 use crate::kernel::end::Ask;
 use crate::neighbour::Action;
+use crate::neighbour::Refusal;
 use crate::next_hop::FrameHeader;
 use crate::outlet::NEIGHBOUR_ACTIONS_MAX;
 use crate::outlet::Outlet;
@@ -150,8 +151,9 @@ impl<I: Io> Outlet<I> {
                     }
                     self.send_to6(interface, station, buffer, verdict);
                 }
-                Some(Action::Unresolved { packet: Waiting { verdict, .. }, .. }) => {
-                    self.give_up_waiting(verdict, Verdict::NeighbourUnresolved);
+                Some(Action::Unresolved { packet, interface }) => {
+                    self.give_up_waiting(packet.verdict, Verdict::NeighbourUnresolved);
+                    self.keep_undelivered6(interface, packet);
                 }
             }
         }
@@ -283,7 +285,13 @@ impl<I: Io> Outlet<I> {
         if is_router {
             self.neighbours6.note_router(interface, neighbour);
         }
-        self.note_held(held.err().map(|(_, refusal)| refusal), verdict);
+        let refusal = held.err().map(|(waiting, refusal)| {
+            if refusal == Refusal::Absent {
+                self.keep_undelivered6(interface, waiting);
+            }
+            refusal
+        });
+        self.note_held(refusal, verdict);
     }
 
     /// Sends a frame that lacks its destination station to this one.

@@ -11,8 +11,11 @@ use nat::verdict::VerdictKind;
 use nat::view::Query;
 use packet_io::Buffer;
 use packet_io::Io;
+use wire::ethernet::LinkHeader;
 use wire::ethernet::MacAddress;
 use wire::ipv4::Ipv4;
+use wire::ipv6;
+use wire::ipv6::Ipv6;
 
 use super::LinkCounters;
 use super::Outlet;
@@ -139,10 +142,20 @@ impl<I: Io> Outlet<I> {
     /// sender.
     fn keep_undelivered(&mut self, interface: InterfaceId, Waiting { buffer, verdict }: Waiting<I::Buffer>) {
         // Forwarded fragments have no verdict either.
-        let is_fragment = || Ipv4::new_checked(buffer.bytes()).is_ok_and(|packet| packet.is_fragment());
-        if verdict.map_or_else(is_fragment, |verdict| verdict.kind() == VerdictKind::Forwarded) {
+        let is_forwarded = verdict.map(|verdict| verdict.kind() == VerdictKind::Forwarded);
+        if is_forwarded.unwrap_or_else(|| is_fragment(buffer.bytes())) {
             // Without a place there is no error. The rate limit permits few more in any case.
             let _ = self.undelivered.try_push((interface, buffer));
+        }
+    }
+
+    /// As [`Outlet::keep_undelivered`], of a frame.
+    pub(crate) fn keep_undelivered6(&mut self, interface: InterfaceId, mut waiting: Waiting<I::Buffer>) {
+        let header = LinkHeader::parse(waiting.buffer.bytes()).map_or(0, |header| header.payload_offset());
+        let (frame, start) = waiting.buffer.frame_mut();
+        let (start, end) = (usize::from(start) + header, frame.len());
+        if waiting.buffer.set_frame(start as u16, end.saturating_sub(start) as u16).is_some() {
+            self.keep_undelivered(interface, waiting);
         }
     }
 
@@ -265,6 +278,16 @@ impl<I: Io> Outlet<I> {
     /// Packets waiting for a neighbour, those that Natrix made itself included.
     pub(crate) fn waiting_count(&self) -> u32 {
         self.neighbours.waiting_count() + self.neighbours6.waiting_count()
+    }
+}
+
+/// Also inside of a softwire.
+fn is_fragment(packet: &[u8]) -> bool {
+    let is_fragment4 = |packet| Ipv4::new_checked(packet).is_ok_and(|packet| packet.is_fragment());
+    match Ipv6::new_checked(packet) {
+        Ok(outer) if outer.next_header() == ipv6::PROTOCOL_IPV4 => is_fragment4(outer.payload()),
+        Ok(packet) => packet.next_header() == ipv6::HEADER_FRAGMENT,
+        Err(_) => is_fragment4(packet),
     }
 }
 

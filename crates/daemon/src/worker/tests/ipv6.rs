@@ -1,6 +1,7 @@
 //! IPv6 as hosts on the link see it (RFC 4443, RFC 4861, RFC 4862).
 
 use core::net::Ipv6Addr;
+use core::net::SocketAddrV4;
 
 use nat::Duration;
 use nat::Instant;
@@ -650,6 +651,57 @@ fn a_scan_asks_only_on_the_link_and_for_a_bounded_number() {
     assert!(!asked.is_empty() && asked.len() <= 256, "{}", asked.len());
     assert!(asked.iter().all(|question| question.target >> 64 == bits(OWN) >> 64));
     assert!(bed.workers[0].link_counters().originated_dropped >= 250, "without route, or over the bounds");
+}
+
+/// The server of the bed, by NAT64.
+const SERVER_BEHIND: &str = "64:ff9b::c633:6464";
+
+/// A bed with hosts of NAT64, and the external endpoint of one whose station is not known.
+fn bed_with_a_silent_host(workers: usize) -> (Bed, SocketAddrV4) {
+    let mut settings = with_softwires();
+    settings.pools[0].subscribers.push(Transition::HOSTS);
+    let mut bed = Bed::of(settings, workers).after_start();
+    push(&bed, &build6::udp(endpoint(HOST, 5_000), endpoint(SERVER_BEHIND, 53), b"x"));
+    let out = bed.settle_with_arp(OUTSIDE);
+    let external = out[0].udp().expect("a datagram").0;
+    (bed, external)
+}
+
+#[test]
+fn the_sender_learns_that_an_ipv6_host_is_silent() {
+    // covers: 4861-7.2.2b
+    for workers in [1, 2] {
+        let (mut bed, external) = bed_with_a_silent_host(workers);
+        // The second in fragments, which have no verdict of their own.
+        bed.push_udp(0, SERVER, external, b"waits");
+        bed.run_for(Duration::from_millis(2_500), Duration::from_millis(10));
+        for piece in build::fragment(&build::udp(SERVER, external).payload(&[7; 1_480]).build(), 1_500) {
+            bed.push_ip(0, OUTSIDE, *SERVER.ip(), &piece);
+        }
+        bed.run_for(Duration::from_millis(700), Duration::from_millis(10));
+        // The neighbour is absent by now.
+        bed.push_udp(0, SERVER, external, b"late");
+        bed.settle();
+        assert_eq!((bed.total().neighbour_pending, bed.total().fragments_held), (0, 0));
+        let sent = bed.sent(OUTSIDE);
+        let errors: Vec<_> = sent.iter().filter_map(Sent::icmp).collect();
+        assert_eq!(errors.len(), 3, "{sent:?}");
+        for (icmp_type, code, quote) in errors {
+            assert_eq!((icmp_type, code), (3, 1));
+            assert_eq!((&quote[12..16], &quote[16..20]), (&SERVER.ip().octets()[..], &external.ip().octets()[..]));
+        }
+        assert_eq!(bed.workers.iter().map(|worker| worker.counters().originated).sum::<u64>(), 3);
+    }
+}
+
+#[test]
+fn own_packets_to_a_silent_ipv6_host_are_not_reported() {
+    let mut bed = Bed::of(with_softwires(), 1).after_start();
+    push(&bed, &build6::echo_request(v6(HOST), v6(OWN), 77, b"ping"));
+    push(&bed, &build6::udp(endpoint(HOST, 5_000), endpoint("2001:db8:99::1", 53), b"x"));
+    bed.run_for(Duration::from_secs(5), Duration::from_millis(10));
+    assert_eq!(bed.workers[0].link_counters().originated_dropped, 2, "a reply and an error");
+    assert_eq!((bed.workers[0].counters().originated, bed.sent(OUTSIDE).len()), (0, 0));
 }
 
 #[test]
