@@ -7,6 +7,7 @@ mod machine;
 
 use core::hash::Hash;
 use core::hash::Hasher;
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use core::net::SocketAddrV4;
 use std::hash::DefaultHasher;
@@ -196,9 +197,9 @@ impl Bed {
         self.settle();
     }
 
-    /// The station with this address answers no ARP from now on.
-    pub fn silence(&mut self, address: Ipv4Addr) {
-        self.machine.silent.insert(address);
+    /// The station with this address answers no ARP, or no solicitations, from now on.
+    pub fn silence(&mut self, address: impl Into<IpAddr>) {
+        self.machine.silent.insert(address.into());
     }
 
     /// The kernel has these routes for a prefix from now on, once all packets have left.

@@ -1,6 +1,7 @@
 //! What the bed drives: the workers of an instance, on in-memory ports, with all stations on their
 //! links.
 
+use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
@@ -81,8 +82,8 @@ pub(super) struct Machine {
     logs_opened: Arc<LogsOpened>,
     /// ARP requests of Natrix that were answered.
     pub(super) arp_answers: u64,
-    /// Addresses whose stations answer no ARP.
-    pub(super) silent: HashSet<Ipv4Addr>,
+    /// Addresses whose stations answer no ARP and no solicitations.
+    pub(super) silent: HashSet<IpAddr>,
     /// With live routes.
     routes: Option<Routes>,
 }
@@ -434,12 +435,15 @@ impl Machine {
         self.shared.settings().ipv6.addresses.iter().any(|own| own.interface == interface)
     }
 
-    /// The routers answer solicitations at once; everything else goes to the one that routes lead
-    /// to.
+    /// The routers that are not silent answer solicitations at once; everything else goes to the
+    /// one that routes lead to.
     fn packet6_left(&mut self, interface: InterfaceId, to: MacAddress, packet: &[u8]) {
         assert!(self.has_ipv6(interface), "IPv6 leaves by an interface without IPv6");
         match neighbour::Message::parse(packet) {
             Ok(message) if ROUTERS.contains(&message.target) => {
+                if self.silent.contains(&Ipv6Addr::from_bits(message.target).into()) {
+                    return;
+                }
                 self.arp_answers += 1;
                 self.send_from_router6(message.target, &message.reply(station6(message.target)));
             }
@@ -524,7 +528,7 @@ impl Machine {
         // has them.
         let is_external = self.shared.addresses().any(|(_, slot)| slot.address == target);
         let is_announcement = own.iter().any(|own| own.address == target) || is_external;
-        let is_silent = self.silent.contains(&target);
+        let is_silent = self.silent.contains(&IpAddr::V4(target));
         if request.operation == arp::Operation::Request && on_link && !is_announcement && !is_silent {
             let reply = build::arp_frame(None, &request.reply(station(target)));
             self.receive_frame(0, interface, &reply);

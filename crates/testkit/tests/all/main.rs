@@ -65,6 +65,7 @@ mod shared_by_workers;
 mod shared_port_quota;
 mod shorter_timers;
 mod silent_neighbours;
+mod silent_neighbours6;
 mod simulation;
 mod sip_servers;
 mod slices_in_blocks;

@@ -39,7 +39,7 @@ const SILENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
 const SILENT_ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 78);
 /// A neighbour is absent that has left three questions unanswered, each for a second. It is
 /// forgotten after another second without a packet to it.
-const PATIENCE_S: u64 = 5;
+pub(crate) const PATIENCE_S: u64 = 5;
 
 /// The standard topology with the silent router, and hosts that anyone may send to.
 fn topology_of_silence() -> Settings {
@@ -59,7 +59,7 @@ fn beds(settings: &Settings) -> impl Iterator<Item = Bed> {
 }
 
 /// One packet of each transport. With Don't Fragment, it keeps its identification.
-fn packets(from: SocketAddrV4, to: SocketAddrV4) -> [(Protocol, Vec<u8>); 3] {
+pub(crate) fn packets(from: SocketAddrV4, to: SocketAddrV4) -> [(Protocol, Vec<u8>); 3] {
     let ping = build::echo_request(*from.ip(), *to.ip(), from.port());
     [
         (Protocol::Udp, build::udp(from, to).payload_length(80).dont_fragment().build()),
@@ -70,7 +70,7 @@ fn packets(from: SocketAddrV4, to: SocketAddrV4) -> [(Protocol, Vec<u8>); 3] {
 
 /// Sends a packet three times: first it waits, then the neighbour is nearly absent, then it is. In
 /// the end it is forgotten.
-fn send_thrice(bed: &mut Bed, side: Side, packet: &[u8]) -> [Vec<Vec<u8>>; 2] {
+pub(crate) fn send_thrice(bed: &mut Bed, side: Side, packet: &[u8]) -> [Vec<Vec<u8>>; 2] {
     bed.burst(side, &[packet.to_vec()]);
     bed.advance(Duration::from_millis(2_500));
     bed.burst(side, &[packet.to_vec()]);
