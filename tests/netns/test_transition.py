@@ -1,6 +1,7 @@
 """IPv6 hosts that reach IPv4 servers through real kernels: NAT64, 464XLAT and DS-Lite (netlab/transition.py)."""
 
 import contextlib
+import errno
 import hashlib
 import itertools
 import json
@@ -17,6 +18,7 @@ from families import Families
 from kit import *
 from netlab import servers
 from netlab.process import wait_until
+from netlab.topology import NAT_OUTSIDE
 from netlab.topology import SRV1
 from netlab.topology import SUBSCRIBERS as SUBSCRIBER_ADDRESSES
 from netlab.transition import AFTR
@@ -519,6 +521,62 @@ def a_web_server_behind_a_b4_is_reached_by_a_forward(n):
         expect(seen.startswith(f"{SRV1}:"), f"the server sees {seen}")
         url = f"http://{FORWARDS_TO}:{SOFTWIRE_FORWARD_PORT}/body"
         expect_equal(fetch(n.srv1, url), digest, "body")
+
+
+# An address that a host or B4 gives up, and a port that leads to it then.
+LEAVING6, OFF_FORWARD_PORT = "2001:db8:64::240", 8068
+
+
+@test("transition")
+@shows("4861-7.2.2b")
+def ipv6_hosts_that_left_are_unreachable_from_outside(n):
+    with_routes(n)
+    n.sub1.ip("-6", "route", "replace", AFTR, "via", INSIDE)
+    n.sub1.ip("-6", "address", "add", f"{LEAVING6}/64", "dev", "eth0", "nodad")
+    with sockets(udp(n.srv1, address=SRV1), udp(n.srv1, address=SRV1)) as servers_of_kinds:
+        ports = [server.getsockname()[1] for server in servers_of_kinds]
+        try:
+            with n.sub1.entered():
+                by_nat64 = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+                in_softwire = socket.socket(socket.AF_INET6, socket.SOCK_RAW, 4)
+            with sockets(by_nat64, in_softwire):
+                by_nat64.bind((LEAVING6, 0))
+                in_softwire.bind((LEAVING6, 0))
+                by_nat64.sendto(b"x", (SRV1_BEHIND, ports[0]))
+                in_softwire.sendto(ip_packet(HOME, SRV1, 17, udp_segment(HOME, 5353, SRV1, ports[1], b"y")), (AFTR, 0))
+                endpoints = [receive(server, "a datagram of the host")[1] for server in servers_of_kinds]
+        finally:
+            n.sub1.ip("-6", "address", "delete", f"{LEAVING6}/64", "dev", "eth0")
+        for server, endpoint in zip(servers_of_kinds, endpoints):
+            server.connect(endpoint)
+            server.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+            server.send(b"still there?")
+        for server in servers_of_kinds:
+            error = queued_icmp_error(server, 15)
+            expect_equal((error.kind, error.code, error.offender), (3, 1, NAT_OUTSIDE), "type, code and sender")
+
+
+@test("transition")
+@shows("4861-7.2.2b")
+def a_connection_to_an_ipv6_host_that_is_off_fails(n):
+    with_routes(n)
+    changed = n.dut.configuration.with_name("host_off.toml")
+    forward = f'protocol = "tcp"\nexternal = "{FORWARDS_TO}"\nports = {OFF_FORWARD_PORT}\ninside = "{LEAVING6}"\ninside_port = {WEB_PORT}\n'
+    changed.write_text(f"{n.dut.configuration.read_text()}\n[[forward]]\n{forward}")
+    status, _, err = n.dut.command("reload", "-c", changed)
+    expect_equal(status, 0, f"status of natrix reload ({err.strip()})")
+    try:
+        n.sub2.ip("-6", "route", "replace", "64:ff9b::/96", "via", INSIDE)
+        with n.sub2.entered():
+            hairpin = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        hairpin.settimeout(20)
+        with sockets(tcp(n.srv1), tcp(n.sub2), hairpin) as (server, subscriber, hairpin):
+            for sock, to in ((server, FORWARDS_TO), (subscriber, FORWARDS_TO), (hairpin, f"{PREFIX}{FORWARDS_TO}")):
+                error = sock.connect_ex((to, OFF_FORWARD_PORT))
+                expect_equal(errno.errorcode.get(error), "EHOSTUNREACH", f"result of connect() to {to} from {sock.getsockname()}")
+    finally:
+        status, _, err = n.dut.command("reload", "--rollback")
+    expect_equal(status, 0, f"status of natrix reload --rollback ({err.strip()})")
 
 
 def outer_packets(host):
