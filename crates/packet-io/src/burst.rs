@@ -119,7 +119,7 @@ impl<B: Buffer> Deref for Burst<B> {
     #[inline]
     fn deref(&self) -> &[B] {
         // SAFETY: the first `len` entries are initialised.
-        unsafe { slice::from_raw_parts(self.buffers.as_ptr().cast::<B>(), self.len) }
+        unsafe { &*ptr::slice_from_raw_parts(self.buffers.as_ptr().cast::<B>(), self.len) }
     }
 }
 
@@ -127,7 +127,7 @@ impl<B: Buffer> DerefMut for Burst<B> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [B] {
         // SAFETY: the first `len` entries are initialised.
-        unsafe { slice::from_raw_parts_mut(self.buffers.as_mut_ptr().cast::<B>(), self.len) }
+        unsafe { &mut *ptr::slice_from_raw_parts_mut(self.buffers.as_mut_ptr().cast::<B>(), self.len) }
     }
 }
 
