@@ -51,10 +51,11 @@ use crate::answer::Refused;
 use crate::event_log::ForCase;
 use crate::routes::Api;
 use crate::settings::Role;
-use crate::state::BEGUN;
 use crate::state::CHUNK_BYTES;
 use crate::state::CHUNKS_MAX;
+use crate::state::Gone;
 use crate::state::begun;
+use crate::state::page_by_page;
 
 const YANG_JSON: &str = "application/yang-data+json";
 /// The only instance.
@@ -476,9 +477,6 @@ struct Pieces {
     to: mpsc::Sender<Result<Bytes, ClientError>>,
 }
 
-/// The client has gone.
-struct Gone;
-
 impl Pieces {
     fn push(&mut self, text: &str) -> Result<(), Gone> {
         self.piece.extend(text.as_bytes());
@@ -491,17 +489,14 @@ impl Pieces {
 
     /// `"mapping-entry":[…]`, page by page.
     fn mappings(&mut self, client: &mut Client) -> Result<Result<(), Gone>, ClientError> {
-        let mut begin = "\"mapping-entry\":[";
-        let mut pages = client.begun_pages::<Mapping>(everything(), Request::Mappings)?;
-        let _ = self.to.blocking_send(Ok(BEGUN));
-        for index in 1.. {
-            let Some(mapping) = pages.next().transpose()? else { break };
-            if self.push(begin).and_then(|()| self.push(&entry(index, &mapping).to_string())).is_err() {
-                return Ok(Err(Gone));
-            }
-            begin = ",";
-        }
-        Ok(if begin == "," { self.push("]") } else { self.push("\"mapping-entry\":[]") })
+        let to = self.to.clone();
+        let mut count = 0;
+        let sent = page_by_page::<Mapping>(client, everything(), Request::Mappings, &to, |mapping| {
+            self.push(if count == 0 { "\"mapping-entry\":[" } else { "," })?;
+            count += 1;
+            self.push(&entry(count, &mapping).to_string())
+        })?;
+        Ok(sent.and_then(|()| self.push(if count == 0 { "\"mapping-entry\":[]" } else { "]" })))
     }
 }
 

@@ -162,7 +162,7 @@ async fn listed<T: Object + Send + 'static, S: Serialize>(
     Ok(([(header::CONTENT_TYPE, "application/x-ndjson")], begun(receiver).await?).into_response())
 }
 
-/// Sends a list as lines, page by page; ends early when the client has gone.
+/// Sends a list as lines; ends early when the client has gone.
 fn send_all<T: Object, S: Serialize>(
     client: &mut Client,
     list: List,
@@ -171,18 +171,52 @@ fn send_all<T: Object, S: Serialize>(
 ) -> Result<(), ClientError> {
     let list = List { limit: Some(list.limit.unwrap_or(control::PAGE_OBJECTS_MAX)), ..list };
     let mut chunk = Vec::new();
-    let pages = client.begun_pages::<T>(list, request)?;
-    let _ = to.blocking_send(Ok(BEGUN));
-    for object in pages {
-        let written = serde_json::to_writer(&mut chunk, &shown(object?));
+    let sent = page_by_page::<T>(client, list, request, to, |object| {
+        let written = serde_json::to_writer(&mut chunk, &shown(object));
         debug_assert!(written.is_ok(), "objects of the protocol are JSON");
         chunk.push(b'\n');
-        if chunk.len() >= CHUNK_BYTES && to.blocking_send(Ok(core::mem::take(&mut chunk).into())).is_err() {
+        if chunk.len() < CHUNK_BYTES {
             return Ok(());
         }
+        to.blocking_send(Ok(core::mem::take(&mut chunk).into())).map_err(|_| Gone)
+    })?;
+    if sent.is_ok() {
+        let _ = to.blocking_send(Ok(chunk.into()));
     }
-    let _ = to.blocking_send(Ok(chunk.into()));
     Ok(())
+}
+
+/// The client has gone.
+pub(crate) struct Gone;
+
+/// Gives the objects of a list to `push`, page by page. Sends [`BEGUN`] after the first page.
+pub(crate) fn page_by_page<T: Object>(
+    client: &mut Client,
+    mut list: List,
+    request: fn(List) -> Request,
+    to: &mpsc::Sender<Result<Bytes, ClientError>>,
+    mut push: impl FnMut(T) -> Result<(), Gone>,
+) -> Result<Result<(), Gone>, ClientError> {
+    let mut is_begun = false;
+    loop {
+        let (objects, cursor) = client.request::<T>(&request(list.clone()))?;
+        if !core::mem::replace(&mut is_begun, true) && to.blocking_send(Ok(BEGUN)).is_err() {
+            return Ok(Err(Gone));
+        }
+        for object in objects {
+            if push(object).is_err() {
+                return Ok(Err(Gone));
+            }
+        }
+        if cursor.is_none() {
+            return Ok(Ok(()));
+        }
+        // Pages may have no match for long, and then nothing is sent.
+        if to.is_closed() {
+            return Ok(Err(Gone));
+        }
+        list.cursor = cursor;
+    }
 }
 
 /// Precedes the chunks of a list once the daemon has answered with its first page.

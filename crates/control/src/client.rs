@@ -231,17 +231,6 @@ impl Client {
         Pages { client: self, list, page, buffered: Vec::new().into_iter(), done: false }
     }
 
-    /// As [`Client::pages`], with the first page fetched: a list that is refused fails here.
-    pub fn begun_pages<T: Object>(
-        &mut self,
-        list: List,
-        page: fn(List) -> Request,
-    ) -> Result<Pages<'_, T>, ClientError> {
-        let mut pages = self.pages(list, page);
-        pages.fetch()?;
-        Ok(pages)
-    }
-
     /// Why a request could not be sent. A daemon that refuses a client sends the reason before it
     /// closes.
     fn unsent(&mut self, error: io::Error) -> ClientError {
@@ -299,18 +288,6 @@ pub struct Pages<'a, T> {
     done: bool,
 }
 
-impl<T: Object> Pages<'_, T> {
-    /// The next page in place of the last.
-    fn fetch(&mut self) -> Result<(), ClientError> {
-        self.done = true;
-        let (objects, cursor) = self.client.request(&(self.page)(self.list.clone()))?;
-        self.done = cursor.is_none();
-        self.list.cursor = cursor;
-        self.buffered = objects.into_iter();
-        Ok(())
-    }
-}
-
 impl<T: Object> Iterator for Pages<'_, T> {
     type Item = Result<T, ClientError>;
 
@@ -322,8 +299,16 @@ impl<T: Object> Iterator for Pages<'_, T> {
             if self.done {
                 return None;
             }
-            if let Err(error) = self.fetch() {
-                return Some(Err(error));
+            match self.client.request(&(self.page)(self.list.clone())) {
+                Ok((objects, cursor)) => {
+                    self.done = cursor.is_none();
+                    self.list.cursor = cursor;
+                    self.buffered = objects.into_iter();
+                }
+                Err(error) => {
+                    self.done = true;
+                    return Some(Err(error));
+                }
             }
         }
     }

@@ -164,8 +164,8 @@ function showRouting(status) {
   at("drain-begin").disabled = at("drain-undo").disabled = !routing;
 }
 
-// The first `max` objects of a list, and whether they are all. Only the last page has no cursor: one
-// before it may have few objects, or none.
+// The first `max` objects of a list, and whether the list has no others. Only the last page has no
+// cursor; any other may have few objects, or none.
 async function listed(path, conditions, max) {
   const objects = [];
   let cursor = "";
@@ -442,7 +442,8 @@ async function arrive(protocol, external) {
 // What would happen to a packet of the mapping that was found, to the remote endpoint it last had.
 async function fare(mapping) {
   const [external, external_port] = mapping.external.split(":");
-  const sessions = await ask(`api/v1/sessions?${query({ protocol: mapping.protocol, external, external_port, limit: 1, case: at("case").value })}`);
+  const wanted = { protocol: mapping.protocol, external, external_port, case: at("case").value };
+  const sessions = await listed("sessions", wanted, 1);
   const remote = sessions.objects[0]?.remote;
   if (!remote) return arrive(mapping.protocol, mapping.external);
   at("protocol").value = mapping.protocol;

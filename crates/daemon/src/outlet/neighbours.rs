@@ -149,7 +149,7 @@ impl<I: Io> Outlet<I> {
         }
     }
 
-    /// As [`Outlet::keep_undelivered`], of a frame.
+    /// The same for a packet that has a link header.
     pub(crate) fn keep_undelivered6(&mut self, interface: InterfaceId, mut waiting: Waiting<I::Buffer>) {
         let header = LinkHeader::parse(waiting.buffer.bytes()).map_or(0, |header| header.payload_offset());
         let (frame, start) = waiting.buffer.frame_mut();
@@ -281,7 +281,7 @@ impl<I: Io> Outlet<I> {
     }
 }
 
-/// Also inside of a softwire.
+/// True also for a fragment in a softwire.
 fn is_fragment(packet: &[u8]) -> bool {
     let is_fragment4 = |packet| Ipv4::new_checked(packet).is_ok_and(|packet| packet.is_fragment());
     match Ipv6::new_checked(packet) {

@@ -1,6 +1,7 @@
 //! The running instance, as `find` asks it.
 
 use core::net::Ipv4Addr;
+use core::time::Duration;
 use std::sync::Arc;
 
 use control::Fault;
@@ -30,6 +31,9 @@ use crate::instance::Instance;
 use crate::instance::mismatch;
 use crate::mailbox::Question;
 
+/// A page without holders says that there are none, so the search for it takes as long as it takes.
+const UNLIMITED: Duration = Duration::MAX;
+
 impl Live for Instance {
     fn shared(&self) -> Arc<Shared> {
         Instance::shared(self)
@@ -44,15 +48,15 @@ impl Live for Instance {
     }
 
     fn mappings(&self, list: &List) -> Result<Page<Mapping>, Fault> {
-        lists::mappings(self, list)
+        lists::mappings(self, list, UNLIMITED)
     }
 
     fn sessions(&self, list: &List) -> Result<Page<Session>, Fault> {
-        lists::sessions(self, list)
+        lists::sessions(self, list, UNLIMITED)
     }
 
     fn subscribers(&self, list: &List) -> Result<Page<Subscriber>, Fault> {
-        lists::subscribers(self, list)
+        lists::subscribers(self, list, UNLIMITED)
     }
 
     fn uses(

@@ -50,13 +50,13 @@ use crate::mailbox::page;
 /// The cursors of all records of a worker.
 pub(super) const ALL: Range<u32> = 0..u32::MAX;
 
-/// How long the search for the objects of a page may take. A filter that few of millions of records
-/// match is answered in several pages, some of them empty: clients do not wait longer for one.
-const PAGE_WITHIN: Duration = Duration::from_secs(1);
+/// How long the search for the objects of a page may take. If few of millions of records match a
+/// filter, its list has several pages, some of them empty: no client waits longer for one.
+pub(super) const PAGE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Walks the records of all workers that the filter allows, until the limit of `list` or `within`
-/// is reached, but over some records at least. `object` converts a record, and its object gets into
-/// the list if `is_wanted`. The part of a cursor is the worker.
+/// Walks the records of all workers that the filter allows, until the limit of `list` is reached or
+/// `within` is over; some records are looked at in any case. `object` converts a record, and its
+/// object gets into the list if `is_wanted`. The part of a cursor is the worker.
 fn walk<V: Listed, T>(
     instance: &Instance,
     list: &List,
@@ -130,8 +130,8 @@ pub(super) fn engine_filter(instance: &Instance, list: &List) -> Result<view::Fi
     convert::engine_filter(&instance.shared(), &list.filter)
 }
 
-pub(crate) fn mappings(instance: &Instance, list: &List) -> Result<Page<Mapping>, Fault> {
-    walk::<MappingView, _>(instance, list, PAGE_WITHIN, convert::mapping, |mapping| {
+pub(crate) fn mappings(instance: &Instance, list: &List, within: Duration) -> Result<Page<Mapping>, Fault> {
+    walk::<MappingView, _>(instance, list, within, convert::mapping, |mapping| {
         list.filter.matches(&convert::mapping_candidate(mapping))
     })
 }
@@ -211,26 +211,21 @@ pub(crate) fn algs(instance: &Instance, list: &List) -> Result<Page<Alg>, Fault>
     page_of(list, all.filter(|object| list.filter.alg.as_ref().is_none_or(|name| *name == object.name)))
 }
 
-pub(crate) fn sessions(instance: &Instance, list: &List) -> Result<Page<Session>, Fault> {
-    sessions_within(instance, list, PAGE_WITHIN)
-}
-
-/// As [`sessions`], with another time for a page.
-pub(super) fn sessions_within(instance: &Instance, list: &List, within: Duration) -> Result<Page<Session>, Fault> {
+pub(crate) fn sessions(instance: &Instance, list: &List, within: Duration) -> Result<Page<Session>, Fault> {
     walk::<SessionView, _>(instance, list, within, convert::session, |session| {
         list.filter.matches(&convert::session_candidate(session))
     })
 }
 
 /// A host means its subscriber, whose row has a whole prefix.
-pub(crate) fn subscribers(instance: &Instance, list: &List) -> Result<Page<Subscriber>, Fault> {
+pub(crate) fn subscribers(instance: &Instance, list: &List, within: Duration) -> Result<Page<Subscriber>, Fault> {
     let mut list = list.clone();
     if let Some(host) = list.filter.host {
         let length = host.length().min(instance.shared().settings().transition.prefix_length);
         list.filter.host = Prefix6::new(host.address(), length);
     }
     let list = &list;
-    walk::<SubscriberView, _>(instance, list, PAGE_WITHIN, convert::subscriber, |subscriber| {
+    walk::<SubscriberView, _>(instance, list, within, convert::subscriber, |subscriber| {
         list.filter.matches(&convert::subscriber_candidate(subscriber))
     })
 }

@@ -68,7 +68,7 @@ impl PacketPath {
         }
     }
 
-    /// Where the error about a translated packet is in the frame, as IPv4.
+    /// Writes the error about a translated packet, as IPv4, and returns where in the frame it is.
     fn take_error_from_nat64(
         &mut self,
         now: Instant,
@@ -90,7 +90,7 @@ impl PacketPath {
         Some((usize::from(error.start()), end))
     }
 
-    /// Where the error about a packet in a softwire is in the frame.
+    /// Writes the error about a packet in a softwire, and returns where in the frame it is.
     fn take_error_from_softwire(
         &self,
         meta: PacketMeta,

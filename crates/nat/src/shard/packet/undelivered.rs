@@ -2,7 +2,7 @@
 //!
 //! By then the packet is translated. So Natrix makes the error that a router behind the interface
 //! would send, and translates it as it translates errors of routers. Only the source of the error
-//! is then an address of Natrix itself. What left to an IPv6 host: `edge/undelivered.rs`.
+//! is then an address of Natrix itself. Packets to IPv6 hosts are in `edge/undelivered.rs`.
 
 use core::net::Ipv4Addr;
 
@@ -68,7 +68,7 @@ impl PacketPath {
         self.report_by(now, interface, message, sink);
     }
 
-    /// By policy, and by the rate of errors to this sender.
+    /// True if the policy and the rate of errors permit one more to this sender.
     pub(in crate::shard) fn may_report(&mut self, now: Instant, sender: (Facing, Ipv4Addr)) -> bool {
         let policy = self.ledger.shared.settings().icmp;
         let wanted = match sender.0.side {
