@@ -245,11 +245,11 @@ impl<T> Deref for Arena<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
+        // Not `slice::from_raw_parts`: in debug builds it checks its parts, which took an eighth of
+        // the time of tests.
         // SAFETY: `first` is aligned and points to `length` records (or dangles if they have no
         // bytes) that live as long as `self`; zero bytes are a valid `T` (`FromZeros`, required to
         // make the arena).
-        // In debug builds `slice::from_raw_parts` checks its parts, which took an eighth of the
-        // time of tests.
         unsafe { NonNull::slice_from_raw_parts(self.first, self.length).as_ref() }
     }
 }
